@@ -1,0 +1,5 @@
+"""`python -m galago`."""
+
+from galago.cli import main
+
+main()

@@ -1,0 +1,106 @@
+"""What `galago ask` does between reading its flags and printing: open a model, build a conversation, run it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from galago.config import Settings
+from galago.errors import BadRequest
+from galago.hardware import plan_threads
+from galago.images.source import load_file
+from galago.models import hub
+from galago.models.generation import GenerationDefaults, SamplingOverrides, sampling_params
+from galago.terminal import Waiting
+from galago.types import Answer, Detail, ImageOptions, ImagePart, Message, Request, TextPart
+
+
+if TYPE_CHECKING:  # torch takes a second to import: bad arguments are refused before
+    from galago.engine.core import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A loaded model, how it wants its answers drawn, and what was chosen for it and why."""
+
+    name: str
+    engine: Engine
+    defaults: GenerationDefaults
+    choices: str
+
+
+def open_model(settings: Settings) -> OpenedModel:
+    """Find, check and load the model of the settings. Raises ModelError, ModelNotFound or BadRequest."""
+    if settings.threads is not None and settings.threads < 1:
+        raise BadRequest(f"threads = {settings.threads} is out of range: use a number of at least 1")
+    folder = hub.resolve(settings.model, hub=settings.hub)
+    from galago.engine.core import Engine
+    from galago.models.formats import choose_format
+
+    fmt, why_format = choose_format(settings.format, folder)
+    plan = plan_threads(settings.threads)
+    defaults = GenerationDefaults.from_folder(folder)
+    engine = Engine(folder, fmt, plan.threads)
+    choices = f"{settings.model} · {fmt.name} ({why_format}) · {plan.threads} threads ({plan.reason})"
+    return OpenedModel(settings.model, engine, defaults, choices)
+
+
+def split(words: Sequence[str], images: Sequence[str]) -> tuple[list[str], str]:
+    """Picture files and the question: the last word is the question, what stands before it are pictures."""
+    *files, question = words
+    if not files and not images and Path(question).is_file():
+        raise BadRequest(f'{question} is a file and no question follows it: galago ask {question} "What is this?"')
+    if not question.strip():
+        raise BadRequest("the question is empty: ask something about the picture")
+    return [*files, *images], question
+
+
+def image_options(detail: str, min_pixels: int | None, max_pixels: int | None) -> ImageOptions:
+    """The pixel budget of the flags. Raises BadRequest for an unknown detail."""
+    if detail not in list(Detail):
+        raise BadRequest(f"detail {detail} is not known: use one of {', '.join(Detail)}")
+    return ImageOptions(Detail(detail), min_pixels, max_pixels)
+
+
+def conversation(files: Sequence[str], question: str, system: str | None, options: ImageOptions) -> tuple[Message, ...]:
+    """One turn: the pictures, then the question (so that equal pictures share their prefix). Reads the files."""
+    pictures = [ImagePart(load_file(name), options, "stdin" if name == "-" else name) for name in files]
+    user = Message("user", (*pictures, TextPart(question)))
+    return (user,) if system is None else (Message("system", (TextPart(system),)), user)
+
+
+def run(
+    opened: OpenedModel, messages: tuple[Message, ...], overrides: SamplingOverrides, waiting: Waiting, *, stream: bool
+) -> Answer:
+    """Generate the answer, writing its text to stdout as it comes when `stream`."""
+    request = Request(messages, sampling_params(opened.defaults, overrides))
+    for event in opened.engine.generate(request, waiting.show):
+        if isinstance(event, Answer):
+            answer = event
+        elif stream and event.text:
+            waiting.stop()
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+    if stream:
+        sys.stdout.write("\n")
+    return answer
+
+
+def as_json(answer: Answer, opened: OpenedModel) -> str:
+    """The answer as one JSON object: text, finish_reason, usage, timings, images, notices, model."""
+    usage = {**asdict(answer.usage), "total_tokens": answer.usage.total_tokens}
+    body = {
+        "model": opened.name,
+        "choices_made": opened.choices,
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "usage": usage,
+        "timings": {name: round(value, 3) for name, value in asdict(answer.timings).items()},
+        "images": [asdict(image) for image in answer.images],
+        "notices": list(answer.notices),
+    }
+    return json.dumps(body, ensure_ascii=False)

@@ -1,0 +1,135 @@
+"""What a person sees on a terminal: progress while waiting, the account afterwards, in Chinese or English.
+
+The answer goes to stdout and nothing else does; everything here goes to stderr. Progress is drawn only when stderr is a
+terminal, and is wiped before the first word of the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from galago import config
+from galago.models.hub import ModelEntry
+from galago.types import Answer, Progress
+
+ENGLISH = {
+    "load": "loading the model",
+    "decode": "reading the picture",
+    "vision": "looking at the picture",
+    "prefill": "reading the question",
+    "queue": "waiting",
+    "ttft": "first token",
+    "tpot": "per token",
+    "e2e": "in all",
+    "speed": "tokens/s",
+    "tokens": "tokens: {prompt} in ({image} of pictures), {answer} out",
+    "picture": "picture {number}: {width}x{height}, seen as {used_width}x{used_height}, {tokens} tokens",
+}
+CHINESE = {
+    "load": "正在加载模型",
+    "decode": "正在读取图片",
+    "vision": "正在看图",
+    "prefill": "正在读问题",
+    "queue": "排队",
+    "ttft": "首个词元",
+    "tpot": "每个词元",
+    "e2e": "总计",
+    "speed": "词元/秒",
+    "tokens": "词元:输入 {prompt}(其中图片 {image}),输出 {answer}",
+    "picture": "图片 {number}:{width}x{height},模型看到 {used_width}x{used_height},{tokens} 个词元",
+}
+
+
+def words() -> dict[str, str]:
+    """The phrases of the user's language."""
+    return CHINESE if config.language().startswith("zh") else ENGLISH
+
+
+class Waiting:
+    """A line that says what is going on until the first word arrives. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._words = words()
+        self._status: Status | None = None
+        self._percent = -1
+
+    def __enter__(self) -> Waiting:
+        if self._console.is_terminal:
+            self._status = self._console.status(self._words["load"] + " …")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Redraw for a stage's progress, at most once per percent."""
+        percent = 100 * progress.done // max(progress.total, 1)
+        if self._status is None or percent == self._percent:
+            return
+        self._percent = percent
+        count = f"{progress.done}/{progress.total}" if progress.stage != "prefill" else f"{percent} %"
+        self._status.update(f"{self._words[progress.stage]} {count}")
+
+    def stop(self) -> None:
+        """Wipe the line."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def show_bytes(done: int, total: int) -> None:
+    """A counter of bytes written, redrawn in place; nothing when stderr is not a terminal."""
+    if sys.stderr.isatty():
+        end = "\n" if done >= total else ""
+        print(f"\r{done / 1e9:5.2f} of {total / 1e9:.2f} GB", end=end, file=sys.stderr, flush=True)
+
+
+def print_stats(answer: Answer, choices: str) -> None:
+    """The account of an answer: choices made, pictures, tokens, stage times."""
+    text, console = words(), Console(stderr=True, highlight=False)
+    console.print(choices, style="dim")
+    for number, image in enumerate(answer.images, 1):
+        sizes = {name: getattr(image, name) for name in ("width", "height", "used_width", "used_height", "tokens")}
+        console.print(text["picture"].format(number=number, **sizes))
+    usage, timings = answer.usage, answer.timings
+    console.print(
+        text["tokens"].format(prompt=usage.prompt_tokens, image=timings.image_tokens, answer=usage.completion_tokens)
+    )
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for stage in ("decode", "vision", "prefill", "ttft", "tpot", "e2e"):
+        table.add_row(text[stage], f"{getattr(timings, stage):,.1f} ms")
+    if timings.tpot:
+        table.add_row(text["speed"], f"{1000 / timings.tpot:,.1f}")
+    console.print(table)
+
+
+def print_notices(notices: tuple[str, ...]) -> None:
+    """What the user should know about the pictures."""
+    for notice in notices:
+        print(f"galago: {notice}", file=sys.stderr)
+
+
+def print_error(message: str) -> None:
+    """One line, always."""
+    print(f"galago: {' '.join(message.split())}", file=sys.stderr)
+
+
+def print_models(entries: Sequence[ModelEntry]) -> None:
+    """Names, sizes on disk and folders, one model a line."""
+    table = Table(box=None, padding=(0, 1))
+    for title in ("name", "model", "on disk", "folder"):
+        table.add_column(title, overflow="fold")
+    for entry in entries:
+        size = f"{entry.bytes / 1e9:.2f} GB" if entry.folder else "-"
+        table.add_row(entry.name, entry.repo or "bundled", size, str(entry.folder or ""))
+    Console(highlight=False).print(table)
