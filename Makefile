@@ -1,7 +1,9 @@
 # Everything a fresh machine needs: `make demo` answers a question about a picture, `make test` runs the tests.
-# PYTHON picks the interpreter that .venv is made from (3.11 or newer).
+# PYTHON picks the interpreter that .venv is made from (3.11 or newer); TORCH_INDEX a package index for torch alone, such
+# as PyTorch's CPU index, which spares gigabytes of CUDA libraries where pip would otherwise take them.
 
 PYTHON ?= python3
+TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -13,7 +15,7 @@ STAMP := $(VENV)/.installed
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 

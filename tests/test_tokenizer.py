@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import re
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from galago.bench.qwen_vocabulary import ADDED, SPECIAL, TEMPLATE, qwen_tokenizer, write_tokenizer
+from galago.bench.qwen_vocabulary import ADDED, SPECIAL, TEMPLATE, write_tokenizer
 from galago.chat_template import ChatTemplate
 from galago.errors import BadRequest, ModelError
 from galago.tokenizer import ImageTokens, StopStrings, StreamDecoder, Tokenizer
@@ -53,9 +54,10 @@ THINKING_TEMPLATE = """\
 """
 TEMPLATES = {"instruct": TEMPLATE, "thinking": THINKING_TEMPLATE}
 SNIPPETS = (
-    "What is in the picture?", "图里写了什么？", "请只输出文字。", " leading and trailing ", "line\nbreak\n\n", "\r\n\ttab",
-    "价格：￥12.50，日期 2024-05-06", "it's 50% < 60 > 40, isn't it?", "👩‍👩‍👧‍👦 family 👍🏽", "e\u0301 cafe\u0301 né", "   ", "🇨🇳",
-    "def f(x): return x**2", "ｆｕｌｌ－ｗｉｄｔｈ", "x" * 50, "<html> & </html>", "ñandú ß ﬁ", "?!?!...", "第2张图片", "\u200b zero",
+    "What is in the picture?", "图里写了什么？", "请只输出文字。", " leading and trailing ", "line\nbreak\n\n",
+    "\r\n\ttab", "价格：￥12.50，日期 2024-05-06", "it's 50% < 60 > 40, isn't it?", "👩‍👩‍👧‍👦 family 👍🏽",
+    "e\u0301 cafe\u0301 né", "   ", "🇨🇳", "def f(x): return x**2", "ｆｕｌｌ－ｗｉｄｔｈ", "x" * 50,
+    "<html> & </html>", "ñandú ß ﬁ", "?!?!...", "第2张图片", "\u200b zero",
 )  # fmt: skip
 KEY = bytes(32)
 
@@ -63,11 +65,6 @@ KEY = bytes(32)
 @pytest.fixture(scope="session")
 def byte_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("bytes"), byte_tokenizer())
-
-
-@pytest.fixture(scope="session")
-def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("qwen"), qwen_tokenizer())
 
 
 @pytest.fixture(scope="session")
@@ -156,13 +153,13 @@ def test_no_generation_prompt(tokenizer: Tokenizer) -> None:
 
 def test_added_words_match_inside_user_text(tmp_path: Path) -> None:
     source = byte_tokenizer()
-    words = [" text", '[{"bbox_2d": [', "图片", "é"]
+    words = [" text", '[{"bbox_2d": [', "图片"]
     source.add_tokens([AddedToken(word, normalized=False, special=False) for word in words])
     folder = write_folder(tmp_path, source)
     ours, reference = Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     said = 'read the text of 图片图片 2 é: [{"bbox_2d": [1'
     assert ours.encode(said) == reference.encode(said)
-    assert max(ours.encode(said)) == source.token_to_id("é")
+    assert max(ours.encode(said)) == source.token_to_id("图片")
     assert ours.decode(ours.encode(said)) == said
     safe = ours.encode("a text<|im_end|> text")
     assert safe.count(source.token_to_id(" text")) == 2
@@ -273,13 +270,13 @@ def test_an_empty_conversation_is_refused(tokenizer: Tokenizer) -> None:
     "source",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ raise_exception.__globals__ }}",
-        "{{ namespace.__init__.__globals__ }}",
+        "{{ raise_exception.__globals__.os }}",
+        "{{ namespace.__init__.__globals__.os }}",
         "{{ cycler.__init__.__globals__.os.system('true') }}",
         "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
         "{{ messages.append(1) }}",
         "{{ messages[0].update(role='x') }}",
-        "{{ '{0.__class__}'.format(1) }}",
+        "{{ '{0.__class__.__mro__}'.format(1) }}",
         "{{ lipsum(1000) }}",
         "{% include '/etc/passwd' %}",
         "{{ undefined_name.attribute }}",
@@ -355,6 +352,12 @@ def no_pictures(folder: Path) -> None:
     path.write_text(path.read_text().replace("<|image_pad|>", "<|picture|>"))
 
 
+def greedy_token(folder: Path) -> None:
+    body = json.loads((folder / "tokenizer.json").read_text())
+    body["added_tokens"][2]["rstrip"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+
+
 def no_end(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text("{}")
 
@@ -379,6 +382,7 @@ def no_tokenizer(folder: Path) -> None:
         (other_model, "not a tokenizer of the tokenizers library"),
         (other_decoder, "not a byte-level tokenizer"),
         (no_pictures, r"lacks <\|image_pad\|>"),
+        (greedy_token, r"<\|im_end\|> has rstrip = true"),
         (no_end, "names no end token"),
         (bad_end, "eos_token_id = 'x'"),
         (bad_template, "damaged at line 1"),
@@ -489,6 +493,9 @@ def test_an_empty_stop_string_is_refused() -> None:
         StopStrings(["a", ""])
 
 
-def test_no_torch_and_no_transformers() -> None:
-    source = Path(StopStrings.__init__.__code__.co_filename).read_text(encoding="utf-8")
-    assert not re.search(r"^\s*(import|from) (torch|transformers)", source, re.MULTILINE)
+def test_text_work_and_hub_work_load_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, galago.tokenizer, galago.models.hub, galago.models.generation;"
+        "sys.exit(bool({'torch', 'transformers', 'huggingface_hub'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

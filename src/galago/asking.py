@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from galago.config import Settings
 from galago.errors import BadRequest
 from galago.hardware import plan_threads
-from galago.images.source import load_file
+from galago.images.decode import probe
+from galago.images.source import STDIN, load_file
 from galago.models import hub
 from galago.models.generation import GenerationDefaults, SamplingOverrides, sampling_params
-from galago.terminal import Waiting
+from galago.terminal import Waiting, write
 from galago.types import Answer, Detail, ImageOptions, ImagePart, Message, Request, TextPart
-
 
 if TYPE_CHECKING:  # torch takes a second to import: bad arguments are refused before
     from galago.engine.core import Engine
+
+MAX_THREADS = 1024  # far more than any machine gains from; an absurd number would end the process inside OpenMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,13 @@ class OpenedModel:
 
 def open_model(settings: Settings) -> OpenedModel:
     """Find, check and load the model of the settings. Raises ModelError, ModelNotFound or BadRequest."""
-    if settings.threads is not None and settings.threads < 1:
-        raise BadRequest(f"threads = {settings.threads} is out of range: use a number of at least 1")
-    folder = hub.resolve(settings.model, hub=settings.hub)
+    _check(settings)
     from galago.engine.core import Engine
-    from galago.models.formats import choose_format
+    from galago.models.formats import AUTO, choose_format, format_by_name
 
+    if settings.format != AUTO:
+        format_by_name(settings.format)  # an unknown name is told before anything is downloaded
+    folder = hub.resolve(settings.model, hub=settings.hub)
     fmt, why_format = choose_format(settings.format, folder)
     plan = plan_threads(settings.threads)
     defaults = GenerationDefaults.from_folder(folder)
@@ -49,10 +52,18 @@ def open_model(settings: Settings) -> OpenedModel:
     return OpenedModel(settings.model, engine, defaults, choices)
 
 
+def _check(settings: Settings) -> None:
+    """Refuse wrong values before anything is loaded, let alone downloaded."""
+    if settings.threads is not None and not 1 <= settings.threads <= MAX_THREADS:
+        raise BadRequest(f"threads = {settings.threads} is out of range: use a number from 1 to {MAX_THREADS}")
+    if settings.hub not in hub.HUBS:
+        raise BadRequest(f"hub {settings.hub} is not known: use one of {', '.join(hub.HUBS)}")
+
+
 def split(words: Sequence[str], images: Sequence[str]) -> tuple[list[str], str]:
     """Picture files and the question: the last word is the question, what stands before it are pictures."""
     *files, question = words
-    if not files and not images and Path(question).is_file():
+    if os.path.isfile(question):  # Path.is_file raises for a question too long to be a name
         raise BadRequest(f'{question} is a file and no question follows it: galago ask {question} "What is this?"')
     if not question.strip():
         raise BadRequest("the question is empty: ask something about the picture")
@@ -68,9 +79,17 @@ def image_options(detail: str, min_pixels: int | None, max_pixels: int | None) -
 
 def conversation(files: Sequence[str], question: str, system: str | None, options: ImageOptions) -> tuple[Message, ...]:
     """One turn: the pictures, then the question (so that equal pictures share their prefix). Reads the files."""
-    pictures = [ImagePart(load_file(name), options, "stdin" if name == "-" else name) for name in files]
+    pictures = [_picture(name, options) for name in files]
     user = Message("user", (*pictures, TextPart(question)))
     return (user,) if system is None else (Message("system", (TextPart(system),)), user)
+
+
+def _picture(file: str, options: ImageOptions) -> ImagePart:
+    """Read a file and look at its header: most of what is wrong with pictures is told before a model is loaded."""
+    name = "standard input" if file == STDIN else file
+    data = load_file(file)
+    probe(data, name=name)
+    return ImagePart(data, options, name)
 
 
 def run(
@@ -78,15 +97,19 @@ def run(
 ) -> Answer:
     """Generate the answer, writing its text to stdout as it comes when `stream`."""
     request = Request(messages, sampling_params(opened.defaults, overrides))
+    shared = stream and sys.stdout is not None and sys.stdout.isatty()  # text and progress on one terminal
     for event in opened.engine.generate(request, waiting.show):
         if isinstance(event, Answer):
             answer = event
-        elif stream and event.text:
-            waiting.stop()
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
+            continue
+        if event.token is not None:
+            waiting.token()
+        if stream and event.text:
+            if shared:
+                waiting.stop()
+            write(event.text)
     if stream:
-        sys.stdout.write("\n")
+        write("\n")
     return answer
 
 

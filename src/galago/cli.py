@@ -5,8 +5,10 @@ Answers go to stdout, everything else to stderr. Exit codes: 0 done, 1 failure, 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,7 +16,7 @@ import typer
 
 from galago import __version__, config
 from galago.errors import BadRequest, GalagoError
-from galago.terminal import Waiting, print_error, print_notices, print_stats, show_bytes
+from galago.terminal import Waiting, print_error, print_notices, print_stats, show_bytes, write
 
 app = typer.Typer(
     name="galago",
@@ -45,23 +47,43 @@ HubOption = Annotated[
 
 def main() -> NoReturn:
     """Run the command line; every error becomes one line and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an old code page must not end an answer at its first emoji
+    code = _run()
+    sys.exit(code if _flushed() else code or 1)
+
+
+def _run() -> int:
     try:
-        app(standalone_mode=True)
+        return app(standalone_mode=False) or 0  # the code that a command left with, 130 after Ctrl-C
+    except typer.TyperException as error:  # bad usage
+        _print_usage_error(error)
+        return error.exit_code
     except GalagoError as error:
         print_error(str(error))
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of stdout has gone (`| head`); the interpreter's own flush at exit must not complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return error.exit_code
     except Exception as error:  # the last line of defence: our own bugs
         if config.debugging():
             raise
         print_error(f"internal error ({type(error).__name__}: {error}); set GALAGO_DEBUG=1 to see where, and report it")
-        sys.exit(1)
-    sys.exit(0)
+        return 1
+
+
+def _print_usage_error(error: typer.TyperException) -> None:
+    """One line and where to read on; nothing when no command was given, for then the help was printed instead."""
+    if message := error.format_message().rstrip("."):
+        context = getattr(error, "ctx", None)
+        print_error(f"{message}: see {context.command_path} --help" if context else message)
+
+
+def _flushed() -> bool:
+    """Whether stdout took everything. If not, what is left goes nowhere, or Python complains about it at its exit."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _version(wanted: bool) -> None:
@@ -123,7 +145,7 @@ def ask(
     galago ask photo.jpg "What is written on the sign?"
     """
     from galago import asking
-    from galago.models.generation import SamplingOverrides
+    from galago.models.generation import GenerationDefaults, SamplingOverrides, sampling_params
 
     settings = config.load({"model": model, "hub": hub, "format": number_format, "threads": threads, "detail": detail})
     files, question = asking.split(words, image or [])
@@ -132,13 +154,14 @@ def ask(
         frequency_penalty=frequency_penalty, repetition_penalty=repetition_penalty, seed=seed, max_tokens=max_tokens,
         stop=tuple(stop or ()),
     )  # fmt: skip
+    sampling_params(GenerationDefaults(), overrides)  # wrong numbers are told before a model is loaded
     options = asking.image_options(settings.detail, min_pixels, max_pixels)
     messages = asking.conversation(files, question, system, options)
     with Waiting() as waiting:
         opened = asking.open_model(settings)
         answer = asking.run(opened, messages, overrides, waiting, stream=not json_output)
     if json_output:
-        print(asking.as_json(answer, opened))
+        write(asking.as_json(answer, opened) + "\n")
     print_notices(answer.notices)
     if stats:
         print_stats(answer, opened.choices)
@@ -187,9 +210,7 @@ def bench_checkpoint(
     from galago.bench import checkpoint
 
     text_layers, vision_layers = layers or checkpoint.TEXT_LAYERS, layers or checkpoint.VISION_LAYERS
-    checkpoint.write_checkpoint(
-        out, text_layers=text_layers, vision_layers=vision_layers, progress=show_bytes
-    )
+    checkpoint.write_checkpoint(out, text_layers=text_layers, vision_layers=vision_layers, progress=show_bytes)
     print(out)
 
 
@@ -203,9 +224,14 @@ def bench_quality(
 ) -> None:
     """Answer the frozen set of test pictures and print how many are right, by cell."""
     from galago import asking
-    from galago.bench.quality import run
+    from galago.bench import quality, report
+    from galago.terminal import counter, print_scores
 
     if limit is not None and limit < 1:
         raise BadRequest(f"limit = {limit} is out of range: use a number of at least 1")
-    settings = config.load({"model": model or "tiny", "format": number_format, "threads": threads})
-    run(asking.open_model(settings), limit, out)
+    opened = asking.open_model(config.load({"model": model or "tiny", "format": number_format, "threads": threads}))
+    items, began = quality.first_of_each_cell(quality.load(), limit), time.perf_counter()
+    outcomes = quality.run(opened.engine, items, counter(len(items)))
+    print_scores(quality.scores(outcomes), opened.choices)
+    if out:
+        report.write(out, quality.report(outcomes, began))

@@ -1,7 +1,8 @@
 """Settings, one tree: flags > environment (GALAGO_*) > TOML file > defaults. The only reader of the environment.
 
-The file is $GALAGO_CONFIG, or galago/config.toml in $XDG_CONFIG_HOME (~/.config). Its keys are the field names below;
-the environment's are the same in capitals behind GALAGO_. Unknown keys and wrong types are refused by name.
+The file is $GALAGO_CONFIG, or galago/config.toml in $XDG_CONFIG_HOME (~/.config) if it exists. Its keys are the field
+names below; the environment's are the same in capitals behind GALAGO_. Wrong types, and unknown keys of the file, are
+refused by name. Other GALAGO_* variables are let be: Kubernetes makes some for a service of that name.
 """
 
 from __future__ import annotations
@@ -41,28 +42,30 @@ def language() -> str:
 def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Settings:
     """Merge the sources. Flags that are None were not given. Raises BadRequest naming the source and the key."""
     env = os.environ if environment is None else environment
-    merged = _file(_path(env)) | _environment(env) | {k: v for k, v in flags.items() if v is not None}
+    merged = _file(env) | _environment(env) | {k: v for k, v in flags.items() if v is not None}
     return Settings(**merged)  # type: ignore[arg-type]  # every value was checked against its field
 
 
-def _path(env: Mapping[str, str]) -> Path:
-    if named := env.get(PREFIX + "CONFIG"):
-        return Path(named)
-    return Path(env.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "galago" / "config.toml"
-
-
-def _file(path: Path) -> dict[str, object]:
+def _file(env: Mapping[str, str]) -> dict[str, object]:
+    """The settings of the file. Only the one that nobody named may be absent."""
+    named = env.get(PREFIX + "CONFIG")
+    path = Path(named) if named else _default_path(env)
     try:
         body = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not named:
+            return {}
         raise BadRequest(f"{path} is not a readable TOML file: {error}") from error
     return {key: _checked(key, value, str(path)) for key, value in body.items()}
 
 
+def _default_path(env: Mapping[str, str]) -> Path:
+    # expanduser and not Path.home, which raises where a container runs as a user without a home.
+    return Path(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "galago", "config.toml")
+
+
 def _environment(env: Mapping[str, str]) -> dict[str, object]:
-    """GALAGO_* variables that name a field; others (such as GALAGO_CONFIG) belong to somebody else."""
+    """GALAGO_* variables that name a field; empty ones count as not set."""
     names = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     found = {names[key]: value for key, value in env.items() if key in names and value}
     return {name: _checked(name, _number(name, value), PREFIX + name.upper()) for name, value in found.items()}

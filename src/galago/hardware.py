@@ -54,21 +54,24 @@ def _physical_cores(cpus: frozenset[int]) -> int:
 
 def _cgroup_quota() -> float | None:
     """CPUs' worth of time this process's cgroup grants, the tightest of its ancestors; None without a limit."""
-    found = [q for q in (*_quotas_v2(), _quota_v1()) if q is not None]
-    return min(found, default=None)
+    found = [_ratio(_text(folder / "cpu.max").split()) for folder in _cgroup_folders("fs/cgroup", "")]  # v2
+    found += [
+        _ratio([_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")])
+        for folder in _cgroup_folders("fs/cgroup/cpu", "cpu")  # v1
+    ]
+    return min((quota for quota in found if quota is not None), default=None)
 
 
-def _quotas_v2() -> list[float | None]:
-    path = next((line[3:] for line in _text(PROC / "self/cgroup").splitlines() if line.startswith("0::")), "/")
-    folder = SYS / "fs/cgroup" / path.lstrip("/")
-    root = SYS / "fs/cgroup"
-    chain = [folder, *folder.parents]
-    return [_ratio(_text(f / "cpu.max").split()) for f in chain if f == root or root in f.parents]
+def _cgroup_folders(mount: str, controller: str) -> list[Path]:
+    """This process's cgroup in the hierarchy of `controller` ("" for v2) and all above it.
 
-
-def _quota_v1() -> float | None:
-    folder = SYS / "fs/cgroup/cpu"
-    return _ratio([_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")])
+    A container may see a path that does not exist below its own mount: what is left then is the root, its own group.
+    """
+    lines = [line.split(":", 2) for line in _text(PROC / "self/cgroup").splitlines()]
+    path = next((line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")), "/")
+    root = SYS / mount
+    folder = root / path.lstrip("/")
+    return [f for f in (folder, *folder.parents) if f == root or root in f.parents]
 
 
 def _ratio(parts: list[str]) -> float | None:
@@ -80,6 +83,6 @@ def _ratio(parts: list[str]) -> float | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()  # a cgroup has any name
     except OSError:
         return ""

@@ -1,29 +1,36 @@
 """What a person sees on a terminal: progress while waiting, the account afterwards, in Chinese or English.
 
-The answer goes to stdout and nothing else does; everything here goes to stderr. Progress is drawn only when stderr is a
-terminal, and is wiped before the first word of the answer.
+The answer goes to stdout and nothing else does; the rest goes to stderr. Progress is drawn only when stderr is a
+terminal, and is wiped before the first word of the answer when that goes to a terminal too. Names of files and models
+are printed as they are: nothing in them is markup or moves the cursor.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
 from galago import config
+from galago.errors import StorageFull
 from galago.models.hub import ModelEntry
 from galago.types import Answer, Progress
+
+if TYPE_CHECKING:  # measuring imports torch, which `galago --help` must not
+    from galago.bench.quality import Score
 
 ENGLISH = {
     "load": "loading the model",
     "decode": "reading the picture",
     "vision": "looking at the picture",
     "prefill": "reading the question",
-    "queue": "waiting",
+    "answer": "answering: token {count}, {speed:.1f} tokens/s",
     "ttft": "first token",
     "tpot": "per token",
     "e2e": "in all",
@@ -36,7 +43,7 @@ CHINESE = {
     "decode": "正在读取图片",
     "vision": "正在看图",
     "prefill": "正在读问题",
-    "queue": "排队",
+    "answer": "正在回答:第 {count} 个词元,{speed:.1f} 词元/秒",
     "ttft": "首个词元",
     "tpot": "每个词元",
     "e2e": "总计",
@@ -58,7 +65,9 @@ class Waiting:
         self._console = Console(stderr=True)
         self._words = words()
         self._status: Status | None = None
-        self._percent = -1
+        self._shown = ""
+        self._tokens = 0
+        self._first = 0.0  # when the first token came
 
     def __enter__(self) -> Waiting:
         if self._console.is_terminal:
@@ -72,19 +81,30 @@ class Waiting:
         self.stop()
 
     def show(self, progress: Progress) -> None:
-        """Redraw for a stage's progress, at most once per percent."""
-        percent = 100 * progress.done // max(progress.total, 1)
-        if self._status is None or percent == self._percent:
-            return
-        self._percent = percent
-        count = f"{progress.done}/{progress.total}" if progress.stage != "prefill" else f"{percent} %"
-        self._status.update(f"{self._words[progress.stage]} {count}")
+        """Say how far a stage is."""
+        percent = f"{100 * progress.done // max(progress.total, 1)} %"
+        count = percent if progress.stage == "prefill" else f"{progress.done}/{progress.total}"
+        self._say(f"{self._words[progress.stage]} {count}")
+
+    def token(self) -> None:
+        """Count a token of the answer: shown while its text goes elsewhere, to a file or into JSON."""
+        now = time.perf_counter()
+        self._tokens += 1
+        if self._tokens == 1:
+            self._first = now
+        speed = (self._tokens - 1) / max(now - self._first, 1e-9)
+        self._say(self._words["answer"].format(count=self._tokens, speed=speed))
 
     def stop(self) -> None:
         """Wipe the line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+    def _say(self, line: str) -> None:
+        if self._status is not None and line != self._shown:
+            self._shown = line
+            self._status.update(line)
 
 
 def show_bytes(done: int, total: int) -> None:
@@ -94,9 +114,19 @@ def show_bytes(done: int, total: int) -> None:
         print(f"\r{done / 1e9:5.2f} of {total / 1e9:.2f} GB", end=end, file=sys.stderr, flush=True)
 
 
+def write(text: str) -> None:
+    """Put a piece of the answer on stdout at once. Raises StorageFull where it cannot be written."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:  # the reader has enough: not a failure
+        raise
+    except OSError as error:
+        raise StorageFull(f"the answer cannot be written: {error.strerror}") from error
+
+
 def print_stats(answer: Answer, choices: str) -> None:
     """The account of an answer: choices made, pictures, tokens, stage times."""
-    text, console = words(), Console(stderr=True, highlight=False)
+    text, console = words(), Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(choices, style="dim")
     for number, image in enumerate(answer.images, 1):
         sizes = {name: getattr(image, name) for name in ("width", "height", "used_width", "used_height", "tokens")}
@@ -116,12 +146,16 @@ def print_stats(answer: Answer, choices: str) -> None:
 def print_notices(notices: tuple[str, ...]) -> None:
     """What the user should know about the pictures."""
     for notice in notices:
-        print(f"galago: {notice}", file=sys.stderr)
+        print(f"galago: {_printable(notice)}", file=sys.stderr)
 
 
 def print_error(message: str) -> None:
     """One line, always."""
-    print(f"galago: {' '.join(message.split())}", file=sys.stderr)
+    print(f"galago: {_printable(message)}", file=sys.stderr)
+
+
+def _printable(message: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(message.split()))
 
 
 def print_models(entries: Sequence[ModelEntry]) -> None:
@@ -132,4 +166,28 @@ def print_models(entries: Sequence[ModelEntry]) -> None:
     for entry in entries:
         size = f"{entry.bytes / 1e9:.2f} GB" if entry.folder else "-"
         table.add_row(entry.name, entry.repo or "bundled", size, str(entry.folder or ""))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 10_000  # a folded path is of no use to the next program
+    console.print(table)
+
+
+def counter(total: int) -> Callable[[int], None]:
+    """Redraws "done of total" in place; does nothing when stderr is not a terminal."""
+
+    def show(done: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{done} / {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return show
+
+
+def print_scores(scores: Sequence[Score], choices: str) -> None:
+    """Exact answers and right characters in percent, one cell a line."""
+    console, table = Console(highlight=False), Table(box=None, padding=(0, 1))
+    for title in ("cell", "questions", "exact %", "characters %"):
+        table.add_column(title, justify="left" if title == "cell" else "right")
+    for score in scores:
+        table.add_row(score.name, str(score.questions), f"{score.exact:.1f}", f"{score.characters:.1f}")
+    console.print(choices, style="dim")
+    console.print(table)

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers.decoders import ByteLevel
@@ -34,7 +33,7 @@ VISION_END = "<|vision_end|>"
 VISION_PAD = "<|vision_pad|>"
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 PRIVATE_USE = range(0xF0000, 0x10FFFE)  # planes 15 and 16: no meaning in Unicode, untouched by any string method
-SURROGATES = re.compile("[\ud800-\udfff]")
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, from JSON escapes and undecodable arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text: control tokens spelled out in it are ordinary characters. Time is linear."""
-        try:
-            ids = self._plain.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError:  # half of a surrogate pair, from a JSON escape or an undecodable argument
-            return self.encode(SURROGATES.sub("\ufffd", text))
+        ids = self._plain.encode(SURROGATES.sub("\ufffd", text), add_special_tokens=False).ids
         return [self._renumbered.get(token, token) for token in ids] if self._renumbered else ids
 
     def count(self, text: str) -> int:
@@ -346,10 +342,19 @@ def _load(path: Path) -> tuple[tokenizers.Tokenizer, list[_AddedToken]]:
         raise ModelError(f"{path} is not a tokenizer of the tokenizers library: download the model again") from error
     if not isinstance(plain.decoder, ByteLevel):
         raise ModelError(f"{path} is not a byte-level tokenizer, which is all that Qwen3-VL uses")
+    _refuse_greedy(path, listed, added)
     return plain, added
 
 
-def _cut_added_tokens(text: str) -> tuple[str, list[dict[str, Any]], str]:
+def _refuse_greedy(path: Path, listed: Sequence[JsonObject], added: Sequence[_AddedToken]) -> None:
+    """Control tokens that take the blanks around them, or need them, would be cut out differently here."""
+    for one, token in zip(listed, added, strict=True):
+        for option in ("lstrip", "rstrip", "single_word"):
+            if token.control and one.get(option):
+                raise ModelError(f"{path}: {token.content} has {option} = true, which is not supported")
+
+
+def _cut_added_tokens(text: str) -> tuple[str, list[JsonObject], str]:
     """The value of `added_tokens` and the text around it.
 
     Parsing and writing all of a real vocabulary (11 MB) would take a second of every start; a vocabulary entry of that

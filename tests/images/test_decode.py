@@ -12,7 +12,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,9 +217,10 @@ def test_transparent_gray_value_of_any_depth(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [8, 16])
 def test_transparent_colour_of_either_depth(depth: int) -> None:
-    code = ">3B" if depth == 8 else ">3H"
-    clear, solid = (200, 10, 0), (255 if depth == 8 else 65535, 0, 0)
-    clear = clear if depth == 8 else (200 * 257, 10 * 257, 0)
+    code, clear, solid = {
+        8: (">3B", (200, 10, 0), (255, 0, 0)),
+        16: (">3H", (200 << 8 | 7, 10 << 8 | 9, 3), (65535, 0, 0)),
+    }[depth]
     rows = b"\0" + struct.pack(code, *clear) + struct.pack(code, *solid)
     chunk = png_chunk(b"tRNS", struct.pack(">3H", *clear))
     assert decode(png(2, 1, depth, 2, rows)).pixels.tolist() == [[[200, 10, 0], [255, 0, 0]]]
@@ -460,7 +460,6 @@ def test_threads_do_not_disturb_each_other() -> None:
     alone = [decode(data).key for data in files]
     with ThreadPoolExecutor(8) as pool:
         assert [picture.key for picture in pool.map(decode, files * 4)] == alone * 4
-    assert threading.active_count() == 1
 
 
 # Refused
@@ -511,7 +510,7 @@ def test_cut_off_files_are_refused(form: str, options: dict[str, object], share:
 
 
 def test_a_png_without_its_end_is_refused() -> None:
-    assert "damaged or cut off" in refused(encode(quad(), "PNG")[:-12])
+    assert "its end" in refused(encode(quad(), "PNG")[:-12])
 
 
 def test_a_flipped_byte_in_a_png_is_refused() -> None:  # A16
@@ -534,6 +533,34 @@ def test_pixels_are_counted_before_any_decoder_is_called(monkeypatch: pytest.Mon
     for data in files:
         assert "64 x 48 is" in refused(data, limits=limits)
     assert "64 x 64 is" in refused(HEIC, limits=limits)  # coded size, of which 48 rows are shown
+
+
+def of_endless_segments() -> list[bytes]:
+    """Valid but for their number: decoders walk each of these segments, or each scan over all pixels, in turn."""
+    jpeg, whole_png, whole_gif = (encode(quad(), form) for form in ("JPEG", "PNG", "GIF"))
+    progressive = encode(quad(), "JPEG", progressive=True)
+    scan, last = jpeg.index(b"\xff\xda"), progressive.rindex(b"\xff\xda")
+    block = whole_gif.index(b"\x2c")
+    return [
+        jpeg[:2] + b"\xff\xe9\0\2" * 100_000 + jpeg[2:],
+        jpeg[:scan] + b"\xff" * 100_000 + jpeg[scan:],
+        progressive[:last] + progressive[last:-2] * 101 + progressive[-2:],
+        whole_png[:33] + png_chunk(b"teSt") * 100_000 + whole_png[33:],
+        whole_gif[:block] + b"\x21\xfe" + b"\1x" * 300_000 + b"\0" + whole_gif[block:],
+    ]
+
+
+@pytest.mark.parametrize("data", of_endless_segments(), ids=["markers", "fill", "scans", "chunks", "blocks"])
+def test_endless_segments_are_not_walked_to_the_end(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "_open_quietly", lambda data, name: pytest.fail("a decoder was called"))
+    assert "damaged" in refused(data)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_film_behind_a_jpeg_is_not_taken_for_its_scans(progressive: bool) -> None:
+    """Phones append a short film to a photo; it holds any two bytes often enough."""
+    photo = encode(quad(), "JPEG", progressive=progressive)
+    assert corners(decode(photo + b"\xff\xda\0\x08film" * 200).pixels) == QUAD_CORNERS
 
 
 def test_the_largest_allowed_picture_is_allowed() -> None:

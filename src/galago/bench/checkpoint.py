@@ -110,14 +110,20 @@ def _write_weights(folder: Path, shapes: Shapes, seed: int, progress: Progress |
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        tensors = {key: _random(key, shape, generator) for key, shape in shard.items()}
-        save_file(tensors, folder / name, metadata={"format": "pt"})
+        _write_shard(folder / name, shard, generator)
         weight_map |= dict.fromkeys(shard, name)
         written += _bytes(shard)
         if progress:
             progress(written, total)
     if len(shards) > 1:
         _write_json(folder / WEIGHTS_INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _write_shard(path: Path, shapes: Shapes, generator: torch.Generator) -> None:
+    """A function of its own, so that a shard is freed before the next one is made."""
+    tensors = {name: _random(name, shape, generator) for name, shape in shapes.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod((path.parent / "config.json").stat().st_mode)  # safetensors keeps files to their owner
 
 
 def _shards(shapes: Shapes) -> list[dict[str, tuple[int, ...]]]:

@@ -109,7 +109,7 @@ def _ranks() -> dict[bytes, int]:
 
 
 def _halves(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two tokens whose merge is `token`: apply merges of lower rank, lowest first, until two pieces are left."""
+    """The two tokens whose merge is `token`: merge its bytes, lowest rank first, until two pieces are left."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         _, at = min((ranks.get(left + right, len(ranks)), index) for index, (left, right) in enumerate(pairwise(parts)))

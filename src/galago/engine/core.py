@@ -18,6 +18,7 @@ from torch import Tensor
 from galago.engine.intake import Prepared, prepare
 from galago.engine.runner import Runner, RunningSequence, use_threads
 from galago.engine.sampler import Sampler
+from galago.errors import ModelError
 from galago.models.base import Tick, VisionFeatures
 from galago.models.formats import Format
 from galago.models.qwen3_vl.model import Qwen3VL
@@ -42,6 +43,7 @@ class Engine:
         use_threads(threads)
         model = Qwen3VL(folder, fmt)
         self.tokenizer = Tokenizer(folder)
+        _check_image_token(model.config.image_token, self.tokenizer.control.image, folder)
         self.processor = ProcessorConfig.from_folder(folder)
         self.shape = model.shape
         self.weight_bytes = model.weight_bytes
@@ -72,15 +74,14 @@ class Engine:
 
     def _encode(self, sequence: RunningSequence, prepared: Prepared, report: Report) -> None:
         """Vision features of every picture, once per distinct picture and grid."""
+        names = [(span.key, span.grid) for span in prepared.prompt.spans]
+        distinct = dict(zip(names, prepared.pictures, strict=True))
         steps = self.runner.model.encode_steps
-        total = steps * len(prepared.pictures)
         known: dict[object, VisionFeatures] = {}
-        for index, (picture, span) in enumerate(zip(prepared.pictures, prepared.prompt.spans, strict=True)):
-            same = (span.key, span.grid)
-            if same not in known:
-                work = self.runner.encode(picture.patches, span.grid)
-                known[same] = _drive(work, index * steps, total, report)
-            sequence.features.append(known[same])
+        for name, picture in distinct.items():
+            work = self.runner.encode(picture.patches, picture.plan.grid)
+            known[name] = _drive(work, len(known) * steps, len(distinct) * steps, report)
+        sequence.features = [known[name] for name in names]
 
     def _prefill(self, sequence: RunningSequence, report: Report) -> Tensor:
         """The prompt in slices; logits after its last token."""
@@ -124,6 +125,11 @@ class Engine:
             images=tuple(picture.report for picture in prepared.pictures),
             notices=prepared.notices,
         )
+
+
+def _check_image_token(configured: int, named: int, folder: Path) -> None:
+    if configured != named:
+        raise ModelError(f"{folder}: image_token_id is {configured} in config.json and {named} in tokenizer.json")
 
 
 def _part_of(total: int, before: int, count: int, report: Report) -> Tick:

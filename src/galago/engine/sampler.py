@@ -15,6 +15,8 @@ from torch import Tensor
 
 from galago.types import SamplingParams
 
+SMALLEST = torch.finfo(torch.float32).tiny  # a temperature below is 0 in float32
+
 
 class Sampler:
     """The sampling state of one sequence: parameters, tokens seen, random numbers."""
@@ -55,8 +57,9 @@ class Sampler:
         """One token from the filtered distribution."""
         params = self.params
         kept = min(params.top_k or logits.numel(), logits.numel())
-        values, ids = (logits / params.temperature).topk(kept)  # descending
-        chances = values.softmax(-1)
+        values, ids = logits.topk(kept)  # descending
+        # Counted from the best, so that a temperature near 0 makes the others vanish instead of the best infinite.
+        chances = ((values - values[0]) / max(params.temperature, SMALLEST)).softmax(-1)
         keep = chances.cumsum(-1) - chances < params.top_p  # the token that crosses top_p stays
         keep &= chances >= params.min_p * chances[0]
         keep[0] = True

@@ -65,9 +65,13 @@ def _scale_transparent_colour(image: Image.Image, bits: int) -> Image.Image:
 
 def _on_white(image: Image.Image) -> Image.Image:
     mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
-    layer = image.convert(mode + "A")
+    layer = image if image.mode == mode + "A" else image.convert(mode + "A")
+    alpha = layer.getchannel("A")
+    colours = layer.convert(mode)
+    if alpha.getextrema() == (255, 255):  # most pictures with an alpha channel are opaque: screenshots
+        return colours
     ground = Image.new(mode, image.size, "white")
-    ground.paste(layer.convert(mode), mask=layer.getchannel("A"))
+    ground.paste(colours, mask=alpha)
     return ground
 
 

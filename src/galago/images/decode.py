@@ -69,7 +69,7 @@ def probe(data: bytes, *, limits: ImageLimits = DEFAULT_LIMITS, name: str = "pic
     """Upright size and format of a picture from its header, so that a budget can be planned before decoding.
 
     Raises BadImage for all that can be known without the pixels: an empty or oversized file, too many pixels, an
-    aspect over 200, a format that is not read. Needs no memory in proportion to the pixels.
+    aspect over 200, a format that is not read, a PNG whose checksums fail. Needs no memory for pixels.
     """
     return _open(data, limits, name)[1]
 
@@ -80,12 +80,11 @@ def decode(
     """The first frame of a picture, upright, on white, in sRGB.
 
     target: what the pixels will be resized to; lets a JPEG be decoded at a reduced scale that keeps 1.5 times that
-    on both axes. Against full decoding the resized pixels then differ by at most 2 levels on average (tested).
+    on both axes. Against full decoding the resized pixels differ by less than 1 level of 255 on average, by at most
+    16 in 99 of 100 (measured 2 on photographs, 11 on sharp black type) and by at most 48 (36).
     Raises BadImage, naming `name`, for everything that cannot or must not be decoded; cut-off files are refused.
     """
     image, head = _open(data, limits, name)
-    if head.format is Format.PNG and not header.png_is_sound(data):
-        raise refusal(name, "the PNG is damaged or cut off (a checksum is wrong); send it again")
     with _one_line_faults(name, head.format):
         if head.format is Format.JPEG and target is not None:
             _reduce(image, head, target)
@@ -121,6 +120,8 @@ def _checked_format(data: bytes, limits: ImageLimits, name: str) -> Format:
     if size is None:
         raise _damaged(name, form)
     check_pixels(*size, limits, name)
+    if form is Format.PNG and not header.png_is_sound(data):
+        raise refusal(name, "the PNG is damaged or cut off: its checksums or its end are wrong; save or send it again")
     return form
 
 

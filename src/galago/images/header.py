@@ -1,7 +1,8 @@
 """What a picture's header says, read without a decoder: size, EXIF orientation, frames, checksums.
 
-The size decides whether a decoder sees the file at all, so it must not come from the decoder. Every reader here is
-bounded by the length of the data and answers hostile input with None or a default, never with an exception.
+The size decides whether a decoder sees the file at all, so it must not come from the decoder. Every reader here takes
+a bounded number of steps and answers hostile input with None or a default, never with an exception. Files built of
+endless tiny segments, over which decoders spend seconds or hours, count as damaged.
 Sources: ITU-T T.81 (JPEG), W3C PNG 3, GIF89a, RFC 9649 (WebP), ISO/IEC 23008-12 (HEIF), TIFF 6 for EXIF.
 """
 
@@ -18,10 +19,16 @@ from galago.images.sniff import Format
 Size = tuple[int, int]  # width, height as stored
 
 MAX_FRAMES_COUNTED = 10_000  # counting stops here: a GIF of 20 MB can hold over a million frames
+MAX_SEGMENTS = 1 << 14  # JPEG markers before the pixels, PNG chunks; encoders write 2,500 in 20 MB
+MAX_SUB_BLOCKS = 1 << 18  # of a GIF, up to 255 bytes each
+MAX_SCANS = 50  # of a JPEG, each a pass over all pixels; encoders write 10 or so
 
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0-15 less DHT, JPG, DAC
 _JPEG_START_OF_SCAN = 0xDA
-_JPEG_BARE_MARKERS = frozenset(range(0xD0, 0xDA)) | {0x01}  # no length follows
+_JPEG_BARE_MARKERS = frozenset(range(0xD0, 0xDA)) | {0x00, 0x01, 0xFF}  # no length follows; 0xFF is a fill byte
+_JPEG_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_JPEG_END = b"\xff\xd9"
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # not an escaped 0xFF, a restart, or fill
 _ORIENTATION_TAG, _SHORT = 0x0112, 3
 
 
@@ -29,7 +36,7 @@ def declared_size(data: bytes, form: Format) -> Size | None:
     """Width and height in pixels that the header of `data` promises, None where it is too damaged to say."""
     try:
         size = _READERS[form](data)
-    except (struct.error, IndexError):  # the data ends inside the header
+    except (struct.error, IndexError, ValueError):  # the data end inside the header
         return None
     return size if size is not None and min(size) > 0 else None
 
@@ -65,19 +72,35 @@ def _heif_size(data: bytes) -> Size | None:
 
 
 def _jpeg_size(data: bytes) -> Size | None:
-    at = 2
-    while (at := data.find(b"\xff", at)) >= 0:
+    at, frame = 2, 0
+    for _ in range(MAX_SEGMENTS):
+        at = data.index(b"\xff", at)
         marker = data[at + 1]
-        if marker in _JPEG_FRAME_MARKERS:
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return width, height
         if marker == _JPEG_START_OF_SCAN:
-            return None
-        if marker == 0xFF or marker == 0x00 or marker in _JPEG_BARE_MARKERS:  # fill bytes
-            at += 1
-        else:
-            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
-    return None
+            break
+        if marker in _JPEG_FRAME_MARKERS:
+            frame = at
+        at += 1 if marker in _JPEG_BARE_MARKERS else 2 + struct.unpack_from(">H", data, at + 2)[0]
+    else:
+        return None
+    if frame == 0 or _jpeg_scan_count(data, at, frame) > MAX_SCANS:
+        return None
+    height, width = struct.unpack_from(">HH", data, frame + 5)
+    return width, height
+
+
+def _jpeg_scan_count(data: bytes, at: int, frame: int) -> int:
+    """Passes over the pixels. at, frame: the first scan's and the frame header's place. Counts up to MAX_SCANS + 1."""
+    if data[frame + 1] not in _JPEG_PROGRESSIVE and data[at + 4] == data[frame + 9]:
+        return 1  # all components in one sequential scan: decoders stop after it
+    scans = 0
+    for _ in range(MAX_SEGMENTS):
+        found = _JPEG_MARKER.search(data, at)
+        if found is None or found[0] == _JPEG_END or scans > MAX_SCANS:
+            return scans
+        scans += found[0][1] == _JPEG_START_OF_SCAN
+        at = found.end() + struct.unpack_from(">H", data, found.end())[0]
+    return MAX_SCANS + 1
 
 
 class _GifFrame(NamedTuple):
@@ -93,7 +116,7 @@ def _gif_size(data: bytes) -> Size | None:
 
 
 def _gif_frames(data: bytes) -> Iterator[_GifFrame]:
-    at = 13 + _gif_table(data[10])
+    at, sub_blocks = 13 + _gif_table(data[10]), 0
     while data[at] != 0x3B:  # trailer
         if data[at] == 0x2C:
             left, top, width, height, flags = struct.unpack_from("<HHHHB", data, at + 1)
@@ -105,6 +128,9 @@ def _gif_frames(data: bytes) -> Iterator[_GifFrame]:
             return
         while data[at]:  # sub-blocks, ended by an empty one
             at += 1 + data[at]
+            sub_blocks += 1
+            if sub_blocks > MAX_SUB_BLOCKS:
+                return
         at += 1
 
 
@@ -139,9 +165,11 @@ class PngChunk(NamedTuple):
 
 
 def png_chunks(data: bytes) -> Iterator[PngChunk]:
-    """The whole chunks of a PNG up to and with IEND; ends early where the data do."""
+    """The whole chunks of a PNG up to and with IEND, at most MAX_SEGMENTS; ends early where the data do."""
     view, at = memoryview(data), 8
-    while at + 12 <= len(data):
+    for _ in range(MAX_SEGMENTS):
+        if at + 12 > len(data):
+            return
         length = int.from_bytes(view[at : at + 4], "big")
         kind, end = bytes(view[at + 4 : at + 8]), at + 8 + length
         if end + 4 > len(data):

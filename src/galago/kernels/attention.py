@@ -9,6 +9,7 @@ Shapes: N patches, T new rows, S cached tokens, H query heads, G key/value heads
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
@@ -27,7 +28,7 @@ def picture_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The definition, in float32. [H, N, D] -> [H, N, D]."""
-    scores = q.float() @ k.float().mT / q.shape[-1] ** 0.5  # [H, N, N]
+    scores = q.float() @ k.float().mT / math.sqrt(q.shape[-1])  # [H, N, N]
     return (scores.softmax(-1) @ v.float()).to(q.dtype)
 
 
@@ -63,7 +64,7 @@ def plain_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The definition of `causal_attention`, in float32."""
     shared = q.shape[1] // k.shape[0]
     keys, values = (part.float().repeat_interleave(shared, 0) for part in (k, v))  # [H, S, D]
-    scores = q.float().transpose(0, 1) @ keys.mT / q.shape[-1] ** 0.5  # [H, T, S]
+    scores = q.float().transpose(0, 1) @ keys.mT / math.sqrt(q.shape[-1])  # [H, T, S]
     scores = scores.masked_fill(~_reach(q.shape[0], k.shape[1]), -torch.inf)
     return (scores.softmax(-1) @ values).transpose(0, 1).flatten(1).to(q.dtype)
 

@@ -71,14 +71,13 @@ class DenseLinear:
 
 
 FORMATS: dict[str, Format] = {f.name: f for f in (Float32(), BFloat16())}
-
-
+AUTO = "auto"
 SMALL = 256 * 2**20  # bytes of weights below which float32 costs nothing worth saving
 
 
 def choose_format(name: str, folder: Path) -> tuple[Format, str]:
     """The format called `name` and why; "auto" is fp32 for small checkpoints, else bf16, as the weights are stored."""
-    if name != "auto":
+    if name != AUTO:
         return format_by_name(name), "as requested"
     stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     if stored < SMALL:
@@ -89,5 +88,5 @@ def choose_format(name: str, folder: Path) -> tuple[Format, str]:
 def format_by_name(name: str) -> Format:
     """The format called `name`. Raises BadRequest listing the known ones."""
     if name not in FORMATS:
-        raise BadRequest(f"format {name} is not known: use auto or one of {', '.join(FORMATS)}")
+        raise BadRequest(f"format {name} is not known: use {AUTO} or one of {', '.join(FORMATS)}")
     return FORMATS[name]

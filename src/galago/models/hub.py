@@ -224,8 +224,8 @@ def _failure(error: Exception, client: HubClient, repo: str) -> ModelNotFound | 
     """The one line for a failed download, with the ways out."""
     if any(_says_full(cause) for cause in _causes(error)):
         return StorageFull(
-            f"the disk is full or cannot be written, {repo} is not complete: make room and repeat (what is there is kept),"
-            " or give another --cache-dir"
+            f"the disk is full or cannot be written, {repo} is not complete: make room and repeat (finished files are "
+            f"kept), or set {client.cache_variable} to another disk"
         )
     other = next(name for name in HUBS if name != client.name)
     ways = [f"--model {BUNDLED} (bundled)", "--model FOLDER", *client.ways_out(), f"or --hub {other}"]

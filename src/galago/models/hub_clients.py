@@ -1,6 +1,7 @@
 """The two hubs behind one interface: Hugging Face, and ModelScope as an optional extra.
 
-Both libraries resume broken downloads and keep a cache with one folder per model; whatever they raise is passed on and
+Both libraries keep a cache with one folder per model and go on with a broken download: what is finished is not fetched
+again (whether the file that broke goes on or starts anew is up to the library). Whatever they raise is passed on and
 explained by models/hub.py. They are imported when first needed: a folder or the bundled model needs neither.
 """
 
@@ -24,6 +25,7 @@ class HubClient(Protocol):
     """A hub and its local cache. repo: "owner/name"."""
 
     name: str  # as in --hub
+    cache_variable: str  # the environment variable of the library that moves its cache
 
     @property
     def address(self) -> str:
@@ -52,6 +54,7 @@ class HuggingFace:
     """The huggingface-hub library. cache: None for its own default (HF_HUB_CACHE, HF_HOME)."""
 
     name = "huggingface"
+    cache_variable = "HF_HUB_CACHE"
 
     def __init__(self, cache: Path | None) -> None:
         from huggingface_hub import constants
@@ -131,6 +134,7 @@ class ModelScope:
     """The modelscope-hub library (extra `modelscope`). cache: None for its own default (MODELSCOPE_CACHE)."""
 
     name = "modelscope"
+    cache_variable = "MODELSCOPE_CACHE"
 
     def __init__(self, cache: Path | None) -> None:
         """Raises BadRequest when the extra is not installed."""

@@ -7,7 +7,6 @@ file, so a process holds no second copy of what it uses as it lies there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from galago.errors import ModelError
+from galago.folder import WEIGHTS, WEIGHTS_INDEX, read_json
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 DTYPES = {"BF16", "F16", "F32"}
 SHOWN = 5  # names listed in an error before "and N more"
 
@@ -50,34 +48,34 @@ def load_weights(folder: Path, expected: Shapes, optional: Iterable[str] = ()) -
     missing, surplus, misshapen or of a type other than bfloat16, float16 and float32.
     """
     tensors: dict[str, Tensor] = {}
-    faults: list[str] = []
+    faults: dict[str, str] = {}  # by tensor
     ignored = frozenset(optional)
     for shard in _shards(folder):
         _read_shard(shard, expected, ignored, tensors, faults)
-    missing = [name for name in expected if name not in tensors]
-    _raise_for(folder, missing, faults)
+    missing = [name for name in expected if name not in tensors and name not in faults]
+    _raise_for(folder, missing, list(faults.values()))
     return Weights(tensors)
 
 
 def _shards(folder: Path) -> list[Path]:
-    index = folder / INDEX
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelError(f"{index} is not a weight index: download the model again") from error
-        paths = [folder / name for name in names if Path(name).name == name]
-        absent = [path.name for path in paths if not path.is_file()]
-        if absent or len(paths) != len(names):
-            raise ModelError(f"{folder} lacks {_some(absent or names)}, named in {INDEX}: download the model again")
-        return paths
-    if not (folder / SINGLE).is_file():
-        raise ModelError(f"{folder} has no {SINGLE}: only safetensors checkpoints are read")
-    return [folder / SINGLE]
+    index, single = folder / WEIGHTS_INDEX, folder / WEIGHTS
+    if not index.exists():
+        if not single.is_file():
+            raise ModelError(f"{folder} has no {WEIGHTS}: only safetensors checkpoints are read")
+        return [single]
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise ModelError(f"{index} is not a weight index: download the model again")
+    names = sorted(set(listed.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise ModelError(f"{index} names {_some(outside)}: only files of the model's own folder are read")
+    if absent := [name for name in names if not (folder / name).is_file()]:
+        raise ModelError(f"{folder} lacks {_some(absent)}, named in {WEIGHTS_INDEX}: download the model again")
+    return [folder / name for name in names]
 
 
 def _read_shard(
-    path: Path, expected: Shapes, ignored: frozenset[str], tensors: dict[str, Tensor], faults: list[str]
+    path: Path, expected: Shapes, ignored: frozenset[str], tensors: dict[str, Tensor], faults: dict[str, str]
 ) -> None:
     try:
         with safe_open(path, framework="pt") as shard:
@@ -87,7 +85,7 @@ def _read_shard(
                 found = shard.get_slice(name)
                 shape, dtype = tuple(found.get_shape()), found.get_dtype()
                 if fault := _fault(name, shape, dtype, expected, tensors):
-                    faults.append(fault)
+                    faults[name] = fault
                 else:
                     tensors[name] = shard.get_tensor(name)
     except (SafetensorError, OSError) as error:

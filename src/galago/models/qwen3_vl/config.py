@@ -7,12 +7,12 @@ read: `rope_theta` + `rope_scaling` (as published on the hub) and `rope_paramete
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from galago.errors import ModelError
+from galago.folder import read_json
 
 ARCHITECTURE = "Qwen3VLForConditionalGeneration"
 
@@ -81,16 +81,7 @@ class Qwen3VLConfig:
     @classmethod
     def from_folder(cls, folder: Path) -> Qwen3VLConfig:
         """Read folder/config.json. Raises ModelError in one line for anything missing, damaged or unsupported."""
-        path = folder / "config.json"
-        if not path.is_file():
-            raise ModelError(f"{folder} has no config.json: give a folder with a Qwen3-VL checkpoint")
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise ModelError(f"{path} cannot be read as JSON: download the model again") from error
-        if not isinstance(body, dict):
-            raise ModelError(f"{path} does not hold a JSON object: download the model again")
-        return cls.from_dict(body)
+        return cls.from_dict(read_json(folder / "config.json"))
 
     @classmethod
     def from_dict(cls, body: Mapping[str, object]) -> Qwen3VLConfig:
@@ -103,8 +94,8 @@ class Qwen3VLConfig:
         config = cls(
             vision=_vision(fields.section("vision_config")),
             text=_text(fields.section("text_config"), tied=_tied(body)),
-            image_token=fields.integer("image_token_id"),
-            video_token=fields.integer("video_token_id"),
+            image_token=fields.integer("image_token_id", least=0),
+            video_token=fields.integer("video_token_id", least=0),
         )
         fields.skip("vision_start_token_id", "vision_end_token_id")
         fields.refuse_the_rest()
@@ -149,14 +140,15 @@ def _vision(fields: _Fields) -> VisionConfig:
 def _text(fields: _Fields, *, tied: bool) -> TextConfig:
     fields.only("hidden_act", "silu")
     fields.only("attention_bias", False, default=False)
-    theta, section = _rope(fields)
+    head_dim = fields.integer("head_dim")
+    theta, section = _rope(fields, head_dim)
     config = TextConfig(
         layers=fields.integer("num_hidden_layers"),
         hidden=fields.integer("hidden_size"),
         mlp=fields.integer("intermediate_size"),
         heads=fields.integer("num_attention_heads"),
         kv_heads=fields.integer("num_key_value_heads"),
-        head_dim=fields.integer("head_dim"),
+        head_dim=head_dim,
         vocabulary=fields.integer("vocab_size"),
         context=fields.integer("max_position_embeddings"),
         norm_eps=fields.number("rms_norm_eps"),
@@ -166,15 +158,15 @@ def _text(fields: _Fields, *, tied: bool) -> TextConfig:
     )
     fields.refuse_the_rest()
     fields.demand(config.heads % config.kv_heads == 0, "num_key_value_heads", "does not divide num_attention_heads")
-    fields.demand(sum(section) == config.head_dim // 2, "mrope_section", "does not sum to half of head_dim")
     return config
 
 
-def _rope(fields: _Fields) -> tuple[float, tuple[int, int, int]]:
+def _rope(fields: _Fields, head_dim: int) -> tuple[float, tuple[int, int, int]]:
     """Rotary base and M-RoPE sections from either spelling of the settings."""
     newer = fields.take("rope_parameters", None)
     older = fields.take("rope_scaling", None)
     theta = fields.take("rope_theta", None)
+    fields.demand(not (newer and older), "rope_scaling", "stands beside rope_parameters: only one of them can hold")
     rope = _Fields(newer or older or {}, fields.where + ("rope_parameters." if newer else "rope_scaling."))
     for name in ("rope_type", "type"):
         rope.only(name, "default", default="default")
@@ -183,6 +175,7 @@ def _rope(fields: _Fields) -> tuple[float, tuple[int, int, int]]:
     base = rope.number("rope_theta", theta)
     rope.refuse_the_rest()
     rope.demand(len(section) == 3, "mrope_section", "does not have three entries")
+    rope.demand(2 * sum(section) == head_dim, "mrope_section", f"does not sum to half of head_dim, {head_dim}")
     return base, (section[0], section[1], section[2])
 
 
@@ -209,10 +202,10 @@ class _Fields:
     def section(self, name: str) -> _Fields:
         return _Fields(self.take(name), f"{self.where}{name}.")
 
-    def integer(self, name: str, default: object = ...) -> int:
+    def integer(self, name: str, default: object = ..., *, least: int = 1) -> int:
         value = self.take(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._refusal(name, value, "a whole number is needed")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self._refusal(name, value, f"a whole number of at least {least} is needed")
         return value
 
     def number(self, name: str, default: object = ...) -> float:

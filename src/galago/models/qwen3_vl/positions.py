@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from galago.types import Grid, ImageSpan
+
+Element = TypeVar("Element", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def prompt_positions(length: int, spans: Sequence[ImageSpan], merge: int) -> Pos
         index = span.start + span.tokens
     pieces.append(_text(position, length - index))
     ids = np.concatenate(pieces, axis=1)
-    return Positions(ids, position + length - index - length)
+    return Positions(ids, position - index)
 
 
 def _text(start: int, count: int) -> NDArray[np.int64]:
@@ -58,7 +61,7 @@ def _picture(start: int, grid: Grid, merge: int) -> NDArray[np.int64]:
     return np.stack([time, row, column]).reshape(3, -1) + start
 
 
-def merge_order(values: NDArray[np.generic], merge: int) -> NDArray[np.generic]:
+def merge_order(values: NDArray[Element], merge: int) -> NDArray[Element]:
     """[rows, columns, ...] in raster order -> [N, ...] with each merge x merge block contiguous."""
     rows, columns, *rest = values.shape
     blocks = values.reshape(rows // merge, merge, columns // merge, merge, *rest)
@@ -67,8 +70,8 @@ def merge_order(values: NDArray[np.generic], merge: int) -> NDArray[np.generic]:
 
 def patch_coordinates(grid: Grid, merge: int) -> NDArray[np.int64]:
     """[N, 2] row and column of every patch, in merge-block order."""
-    coordinates = np.stack(np.indices((grid.rows, grid.columns), dtype=np.int64), axis=-1)
-    return merge_order(coordinates, merge)  # type: ignore[return-value]  # reshapes keep the element type
+    row, column = np.indices((grid.rows, grid.columns), dtype=np.int64)
+    return merge_order(np.stack([row, column], axis=-1), merge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,8 @@ def interpolate_grid(grid: Grid, side: int, merge: int) -> Interpolation:
     weights = row_weight[:, None, :, None] * column_weight[None, :, None, :]
     flat = (4, grid.rows, grid.columns)
     return Interpolation(
-        np.stack([merge_order(corner, merge) for corner in indices.reshape(flat)]),  # type: ignore[arg-type]
-        np.stack([merge_order(corner, merge) for corner in weights.reshape(flat)]),  # type: ignore[arg-type]
+        np.stack([merge_order(corner, merge) for corner in indices.reshape(flat)]),
+        np.stack([merge_order(corner, merge) for corner in weights.reshape(flat)]),
     )
 
 

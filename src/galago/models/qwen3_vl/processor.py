@@ -51,17 +51,14 @@ def smart_resize(
     area = round(width / factor) * round(height / factor) * factor**2
     if area > max_pixels:
         shrink = math.sqrt(width * height / max_pixels)
-        return _multiple(math.floor(width / shrink / factor), factor), _multiple(
-            math.floor(height / shrink / factor), factor
-        )
-    if area < min_pixels:
+        counts = [math.floor(side / shrink / factor) for side in (width, height)]
+    elif area < min_pixels:
         grow = math.sqrt(min_pixels / (width * height))
-        return _multiple(math.ceil(width * grow / factor), factor), _multiple(math.ceil(height * grow / factor), factor)
-    return _multiple(round(width / factor), factor), _multiple(round(height / factor), factor)
-
-
-def _multiple(count: int, factor: int) -> int:
-    return max(count, 1) * factor
+        counts = [math.ceil(side * grow / factor) for side in (width, height)]
+    else:
+        counts = [round(side / factor) for side in (width, height)]
+    columns, rows = (max(count, 1) for count in counts)
+    return columns * factor, rows * factor
 
 
 def budget(options: ImageOptions, config: ProcessorConfig) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""How the bundled checkpoint `tiny` was made: pictures, questions, model, training, export."""
