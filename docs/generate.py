@@ -1,7 +1,7 @@
 """Writes the pages that follow from the code: docs/cli.md from the command line's own definition.
 
-    python docs/generate.py            writes them
-    python docs/generate.py --check    fails when one is stale
+python docs/generate.py            writes them
+python docs/generate.py --check    fails when one is stale
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ NEEDED = {
     "galago/models/tiny/preprocessor_config.json",
     "galago/models/tiny/generation_config.json",
     "galago/bench/manifest.json.gz",
-    "galago/bench/fonts/LiberationSans-Regular.ttf",
+    "galago/bench/fonts/Go-Regular.ttf",
     "galago/py.typed",
 }
 

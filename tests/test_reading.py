@@ -25,7 +25,7 @@ from galago.models.hub import bundled_folder
 from galago.types import Answer, ImagePart, Message, Request, SamplingParams, TextPart
 
 ROOT = Path(__file__).parent.parent
-FONTS = ("LiberationSans-Regular.ttf", "LiberationMono-Regular.ttf", "Caladea-Regular.ttf")
+FONTS = ("Go-Regular.ttf", "Inconsolata.otf", "Caladea-Regular.ttf", "Karla-Bold.otf")
 QUESTIONS = ("What is written here?", "Read the text.", "图片里写了什么?", "读出图中的文字。")
 CODES = 30
 ENOUGH = 20
@@ -48,13 +48,14 @@ def code(draw: random.Random) -> str:
 
 
 def picture(draw: random.Random, text: str) -> bytes:
-    """`text` in 18 to 28 px type, dark on light, somewhere in a picture a little larger than it."""
+    """`text` in 18 to 28 px type, dark on light, somewhere in a picture of one line."""
     font = ImageFont.truetype(BUNDLED_FONTS / draw.choice(FONTS), draw.randint(18, 28))
     left, top, right, bottom = font.getbbox(text)
-    size = (int(right - left) + draw.randint(16, 64), int(bottom - top) + draw.randint(12, 40))
+    size = (int(right - left) + draw.randint(16, 64), draw.randint(40, 72))
     image = Image.new("RGB", size, tuple(draw.randint(225, 255) for _ in "rgb"))
-    at = (draw.randint(6, size[0] - int(right - left) - 6) - left, draw.randint(4, size[1] - int(bottom - top) - 4) - top)
-    ImageDraw.Draw(image).text(at, text, font=font, fill=tuple(draw.randint(0, 70) for _ in "rgb"))
+    x = draw.randint(6, size[0] - int(right - left) - 6) - left
+    y = draw.randint(4, size[1] - int(bottom - top) - 4) - top
+    ImageDraw.Draw(image).text((x, y), text, font=font, fill=tuple(draw.randint(0, 70) for _ in "rgb"))
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
@@ -69,7 +70,9 @@ def test_tiny_reads_codes_and_not_blanks(tiny: Engine, draw: random.Random) -> N
     codes = [code(draw) for _ in range(CODES)]
     questions = [draw.choice(QUESTIONS) for _ in codes]
     read = [ask(tiny, picture(draw, text), question) for text, question in zip(codes, questions, strict=True)]
-    blank = [ask(tiny, picture(draw, " " * len(text)), question) for text, question in zip(codes, questions, strict=True)]
+    blank = [
+        ask(tiny, picture(draw, " " * len(text)), question) for text, question in zip(codes, questions, strict=True)
+    ]
     print(*(f"{wanted} -> {found}" for wanted, found in zip(codes, read, strict=True)), sep="\n")
     assert sum(a == b for a, b in zip(codes, read, strict=True)) >= ENOUGH
     assert not any(wanted in found for wanted, found in zip(codes, blank, strict=True))
@@ -77,6 +80,15 @@ def test_tiny_reads_codes_and_not_blanks(tiny: Engine, draw: random.Random) -> N
 
 def test_the_command_reads_the_shipped_picture() -> None:
     """What `make demo` runs."""
-    command = [sys.executable, "-m", "galago", "ask", "--model", "tiny", "docs/images/label.png", "What is written here?"]
+    command = [
+        sys.executable,
+        "-m",
+        "galago",
+        "ask",
+        "--model",
+        "tiny",
+        "docs/images/label.png",
+        "What is written here?",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == (ROOT / "docs/images/label.txt").read_text()

@@ -49,8 +49,7 @@ def main() -> NoReturn:
     """Run the command line; every error becomes one line and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an old code page must not end an answer at its first emoji
-    code = _run()
-    sys.exit(code if _flushed() else code or 1)
+    sys.exit(_settled(_run()))
 
 
 def _run() -> int:
@@ -76,14 +75,16 @@ def _print_usage_error(error: typer.TyperException) -> None:
         print_error(f"{message}: see {context.command_path} --help" if context else message)
 
 
-def _flushed() -> bool:
-    """Whether stdout took everything. If not, what is left goes nowhere, or Python complains about it at its exit."""
+def _settled(code: int) -> int:
+    """The exit code once stdout is flushed. What it does not take goes nowhere, or Python complains at its own exit."""
     try:
         print(end="", flush=True)
-    except OSError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
+        if not code and not isinstance(error, BrokenPipeError):
+            print_error(f"the output cannot be written: {error.strerror}")
+        return code or 1
+    return code
 
 
 def _version(wanted: bool) -> None:

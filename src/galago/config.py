@@ -72,7 +72,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, object]:
 
 
 def _number(name: str, value: str) -> object:
-    return int(value) if name == "threads" and value.isdecimal() else value
+    return int(value) if name == "threads" and value.isdecimal() and len(value) < 10 else value
 
 
 def _checked(key: str, value: object, source: str) -> object:

@@ -36,6 +36,12 @@ class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
 
 
+class OutOfMemory(BadRequest):
+    """The request can never fit the memory that is left; refused before any work, with both figures."""
+
+    code = "insufficient_memory"
+
+
 class ModelError(GalagoError):
     """A model folder that cannot be used: no config, another architecture, missing or damaged tensors."""
 

@@ -1,4 +1,4 @@
-"""What this machine is, as far as the choice of threads needs it.
+"""What this machine is, as far as the choice of threads and the check of memory need it.
 
 A process may use fewer cores than the machine has: an affinity mask (taskset, cpusets) or a cgroup quota (containers)
 limits it, and a second thread on the same physical core adds nothing to arithmetic. `plan_threads` takes the smallest
@@ -34,6 +34,35 @@ def plan_threads(requested: int | None = None) -> ThreadPlan:
     if quota is not None and max(1, math.floor(quota)) < cores:
         return ThreadPlan(max(1, math.floor(quota)), f"cgroup quota of {quota:g} CPUs")
     return ThreadPlan(cores, f"{cores} physical cores of {len(allowed)} usable CPUs")
+
+
+def available_memory() -> int | None:
+    """Bytes that this process may still allocate without swapping: what the kernel has, within the cgroup's limit.
+
+    None where the kernel does not tell. Pages of mapped files count as available.
+    """
+    lines = dict(line.split(":", 1) for line in _text(PROC / "meminfo").splitlines() if ":" in line)
+    kernel = lines.get("MemAvailable", "").split()
+    found = [int(kernel[0]) * 1024] if kernel else []
+    found += [
+        left
+        for folder in _cgroup_folders("fs/cgroup", "")
+        if (left := _left(folder, "memory.max", "memory.current")) is not None
+    ]
+    found += [
+        left
+        for folder in _cgroup_folders("fs/cgroup/memory", "memory")
+        if (left := _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes")) is not None
+    ]
+    return min(found, default=None)
+
+
+def _left(folder: Path, limit: str, used: str) -> int | None:
+    """A cgroup's limit minus what it uses; None without a limit."""
+    numbers = [_text(folder / limit), _text(folder / used)]
+    if not all(number.isdecimal() for number in numbers):
+        return None
+    return max(int(numbers[0]) - int(numbers[1]), 0)
 
 
 def _affinity() -> frozenset[int]:

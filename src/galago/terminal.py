@@ -18,7 +18,7 @@ from rich.status import Status
 from rich.table import Table
 
 from galago import config
-from galago.errors import StorageFull
+from galago.errors import GalagoError
 from galago.models.hub import ModelEntry
 from galago.types import Answer, Progress
 
@@ -115,13 +115,13 @@ def show_bytes(done: int, total: int) -> None:
 
 
 def write(text: str) -> None:
-    """Put a piece of the answer on stdout at once. Raises StorageFull where it cannot be written."""
+    """Put a piece of the answer on stdout at once. Raises GalagoError where it cannot be written."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:  # the reader has enough: not a failure
         raise
     except OSError as error:
-        raise StorageFull(f"the answer cannot be written: {error.strerror}") from error
+        raise GalagoError(f"the answer cannot be written: {error.strerror}") from error
 
 
 def print_stats(answer: Answer, choices: str) -> None:

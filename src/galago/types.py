@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # every command imports this module, and NumPy takes longer to load than all else of `--help`
+    import numpy as np
+    from numpy.typing import NDArray
 
 Role = str  # "system" | "user" | "assistant" | "tool": the names the chat template knows
 

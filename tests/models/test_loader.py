@@ -123,7 +123,6 @@ def test_other_architecture(changes: dict[str, object], found: str, checkpoint: 
         ("text_config.rope_parameters.mrope_interleaved", False),
         ("text_config.rope_parameters.mrope_section", [4, 4]),
         ("text_config.rope_parameters.mrope_section", [4, 4, 5]),
-        ("text_config.rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
         ("text_config.sliding_window", 4096),
         ("text_config.num_experts", 8),
         ("text_config.num_attention_heads", 0),
@@ -166,6 +165,21 @@ def test_yarn_in_the_older_spelling(checkpoint: Copy) -> None:
     folder = checkpoint(hub_config=True)
     change(folder, "text_config.rope_scaling.rope_type", "yarn")
     assert "text_config.rope_scaling.rope_type = 'yarn'" in refusal(folder)
+
+
+def test_both_spellings_of_rope_must_agree(checkpoint: Copy) -> None:
+    folder = checkpoint()
+    agreeing = {"rope_type": "default", "mrope_section": [4, 4, 4], "mrope_interleaved": True}
+    change(folder, "text_config.rope_scaling", agreeing)
+    change(folder, "text_config.rope_theta", 5e6)
+    Qwen3VL(folder, FP32)
+    change(folder, "text_config.rope_theta", 1e4)
+    assert "rope_theta = 10000.0 differs from text_config.rope_parameters.rope_theta = 5000000.0" in refusal(folder)
+    change(folder, "text_config.rope_theta", DELETED)
+    change(folder, "text_config.rope_scaling", agreeing | {"rope_type": "yarn"})
+    assert "text_config.rope_scaling.rope_type = 'yarn' differs from" in refusal(folder)
+    change(folder, "text_config.rope_scaling", agreeing | {"factor": 4.0})
+    assert "factor = 4.0 is not supported" in refusal(folder)
 
 
 def test_settings_that_ask_for_nothing_are_no_hindrance(checkpoint: Copy) -> None:

@@ -18,7 +18,8 @@ from torch import Tensor
 from galago.engine.intake import Prepared, prepare
 from galago.engine.runner import Runner, RunningSequence, use_threads
 from galago.engine.sampler import Sampler
-from galago.errors import ModelError
+from galago.errors import ModelError, OutOfMemory
+from galago.hardware import available_memory
 from galago.models.base import Tick, VisionFeatures
 from galago.models.formats import Format
 from galago.models.qwen3_vl.model import Qwen3VL
@@ -65,12 +66,22 @@ class Engine:
             lambda done, total: report(Progress("decode", done, total)),
         )
         clock.mark("decode")
+        self._check_memory(len(prepared.prompt.ids) + request.sampling.max_tokens)
         sequence = self.runner.start(prepared.prompt, request.sampling.max_tokens)
         self._encode(sequence, prepared, report)
         clock.mark("vision")
         logits = self._prefill(sequence, report)
         clock.mark("prefill")
         return (yield from self._decode(request, prepared, sequence, logits, clock))
+
+    def _check_memory(self, tokens: int) -> None:
+        """Refuse what cannot fit before any work: the keys and values of the whole sequence."""
+        needed, available = self.runner.kv_bytes(tokens), available_memory()
+        if available is not None and needed > available:
+            raise OutOfMemory(
+                f"{tokens:,} tokens need {needed / 2**30:.1f} GiB of keys and values, {available / 2**30:.1f} GiB of "
+                "memory are free; use fewer or smaller pictures or fewer max tokens"
+            )
 
     def _encode(self, sequence: RunningSequence, prepared: Prepared, report: Report) -> None:
         """Vision features of every picture, once per distinct picture and grid."""

@@ -48,6 +48,10 @@ class Runner:
         self.model = model
         self.dtype = dtype
 
+    def kv_bytes(self, tokens: int) -> int:
+        """Bytes of the keys and values of a sequence of `tokens` tokens."""
+        return tokens * self.model.shape.kv_bytes_per_token(self.dtype.itemsize)
+
     def start(self, prompt: Prompt, max_tokens: int) -> RunningSequence:
         """A sequence with room for max_tokens more."""
         positions = prompt_positions(len(prompt.ids), prompt.spans, self.model.shape.merge)

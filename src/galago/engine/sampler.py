@@ -60,8 +60,9 @@ class Sampler:
         values, ids = logits.topk(kept)  # descending
         # Counted from the best, so that a temperature near 0 makes the others vanish instead of the best infinite.
         chances = ((values - values[0]) / max(params.temperature, SMALLEST)).softmax(-1)
-        keep = chances.cumsum(-1) - chances < params.top_p  # the token that crosses top_p stays
-        keep &= chances >= params.min_p * chances[0]
+        keep = chances >= params.min_p * chances[0]
+        if params.top_p < 1:  # at 1 rounding of the sum would cut the tail off
+            keep &= chances.cumsum(-1) - chances < params.top_p  # the token that crosses top_p stays
         keep[0] = True
         weights = torch.where(keep, chances, 0.0)
         return int(ids[torch.multinomial(weights, 1, generator=self.random)])

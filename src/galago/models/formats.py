@@ -8,6 +8,7 @@ added to FORMATS.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,31 +24,29 @@ Linear = Callable[[Tensor], Tensor]  # [..., K] -> [..., N]
 class Format(Protocol):
     """How weights are held and multiplied."""
 
-    name: str
-    dtype: torch.dtype  # of activations between layers, and of cached keys, values and features
-    weight_bytes: float  # per weight
+    @property
+    def name(self) -> str:
+        """What --format takes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of activations between layers, and of cached keys, values and features."""
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes per weight."""
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """A layer computing x @ weight.T + bias. weight: [N, K] in any floating type, bias: [N]."""
 
 
-class Float32:
-    """Everything in float32: the reference that the other formats are measured against."""
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Weights and activations in one floating type; a checkpoint stored in it is used as it lies in the file."""
 
-    name = "fp32"
-    dtype = torch.float32
-    weight_bytes = 4.0
-
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        return DenseLinear(weight.to(self.dtype), None if bias is None else bias.to(self.dtype))
-
-
-class BFloat16:
-    """Weights and activations in bfloat16, sums in float32. A bfloat16 checkpoint is used as it lies in the file."""
-
-    name = "bf16"
-    dtype = torch.bfloat16
-    weight_bytes = 2.0
+    name: str
+    dtype: torch.dtype
+    weight_bytes: float
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return DenseLinear(weight.to(self.dtype), None if bias is None else bias.to(self.dtype))
@@ -70,7 +69,9 @@ class DenseLinear:
         return F.linear(x, self.weight, self.bias)
 
 
-FORMATS: dict[str, Format] = {f.name: f for f in (Float32(), BFloat16())}
+FORMATS: dict[str, Format] = {
+    name: Dense(name, dtype, dtype.itemsize) for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+}
 AUTO = "auto"
 SMALL = 256 * 2**20  # bytes of weights below which float32 costs nothing worth saving
 
