@@ -1,7 +1,7 @@
-"""The thread plan on fake machines: affinity, second threads of a core, quotas of containers in both cgroup versions.
+"""The thread plan and the free memory on fake machines: affinity, second threads of a core, limits of containers.
 
-Guards against twice as many threads as cores (slower by half) and against the cores of the whole host being counted in
-a container that may use two of them.
+Guards against twice as many threads as cores (slower by half), against the cores and the memory of the whole host being
+counted in a container that may use a part of them, and against the file cache being taken for memory in use.
 """
 
 from __future__ import annotations
@@ -147,8 +147,51 @@ def test_the_smaller_of_cores_and_quota(machine: Machine) -> None:
     assert plan_threads() == ThreadPlan(2, "2 physical cores of 4 usable CPUs")
 
 
+GIB = 2**30
+MEMINFO = f"MemTotal: {32 * 2**20} kB\nMemFree: {2**20} kB\nMemAvailable: {16 * 2**20} kB\nHugePages_Total: 0"
+
+
+def test_memory_of_the_kernel(machine: Machine) -> None:
+    assert available_memory() is None
+    machine.write("proc/meminfo", MEMINFO)
+    assert available_memory() == 16 * GIB
+
+
+@pytest.mark.parametrize(
+    ("folder", "limit", "used", "prefix"),
+    [
+        ("sys/fs/cgroup", "memory.max", "memory.current", ""),
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_memory_of_a_container(folder: str, limit: str, used: str, prefix: str, machine: Machine) -> None:
+    """8 GiB, of which 7 are in use, but 5 of those are the cache of files that were read."""
+    machine.write("proc/meminfo", MEMINFO)
+    machine.group("4:memory:/docker/abc\n0::/")
+    machine.write(f"{folder}/{limit}", str(8 * GIB))
+    machine.write(f"{folder}/{used}", str(7 * GIB))
+    assert available_memory() == GIB
+    stat = f"anon {2 * GIB}\n{prefix}inactive_file {4 * GIB}\n{prefix}active_file {GIB}\n"
+    machine.write(f"{folder}/memory.stat", stat)
+    assert available_memory() == 6 * GIB
+    machine.write(f"{folder}/{used}", str(14 * GIB))  # the limit was lowered below what is in use
+    assert available_memory() == 0
+
+
+@pytest.mark.parametrize("limit", ["max", "9223372036854771712", ""])
+def test_memory_without_a_limit(limit: str, machine: Machine) -> None:
+    machine.write("proc/meminfo", MEMINFO)
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        machine.write(path, limit)
+    for path in ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes"):
+        machine.write(path, str(7 * GIB))
+    assert available_memory() == 16 * GIB
+
+
 def test_this_machine() -> None:
     assert 1 <= plan_threads().threads <= (os.cpu_count() or 1)
+    assert available_memory() is None or available_memory() > 0
 
 
 def test_memory_is_the_least_of_kernel_and_cgroups(machine: Machine) -> None:

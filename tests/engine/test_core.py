@@ -18,7 +18,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from galago.engine import core, intake
 from galago.engine.core import AnswerText, Engine
-from galago.errors import BadImage, BadRequest, ContextTooLong
+from galago.errors import BadImage, BadRequest, ContextTooLong, OutOfMemory
 from galago.models.formats import format_by_name
 from galago.types import (
     Answer,
@@ -301,6 +301,20 @@ def test_context_may_be_filled_to_the_last_token(engine: Engine) -> None:
         else:
             with pytest.raises(ContextTooLong, match=f"{needed:,} tokens"):
                 intake.prepare(*args)
+
+
+def test_memory_is_checked_before_any_work(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values of 3 layers, 2 groups of 24, 4 bytes each: 1,152 bytes a token."""
+    asked = request(picture(), QUESTION, max_tokens=2000)
+    tokens_needed = run(engine, request(picture(), QUESTION, max_tokens=1))[1].usage.prompt_tokens + 2000
+    encodings = Calls(monkeypatch, engine.runner, "encode")
+    monkeypatch.setattr(core, "available_memory", lambda: tokens_needed * 1152 - 1)
+    with pytest.raises(OutOfMemory, match=f"{tokens_needed:,} tokens need"):
+        run(engine, asked)
+    assert encodings.count == 0
+    for enough in (tokens_needed * 1152, None):
+        monkeypatch.setattr(core, "available_memory", lambda enough=enough: enough)
+        next(engine.generate(asked))
 
 
 @pytest.mark.parametrize(
