@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -25,8 +26,9 @@ from PIL import Image
 
 from galago import asking, cli, errors
 from galago.models import hub
-from galago.terminal import Waiting, print_error
-from galago.types import Progress
+from galago.models.generation import GenerationDefaults, SamplingOverrides
+from galago.terminal import Waiting, print_error, print_speed
+from galago.types import Answer, FinishReason, Progress, Timings, TokenEvent, Usage
 
 from .checkpoints import IDS
 from .conftest import RandomCheckpoint
@@ -52,7 +54,9 @@ Run = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings, no caches and no language of the machine that runs the tests, and no network."""
-    for name in [name for name in os.environ if name.startswith(("GALAGO_", "LC_", "LANG", "XDG_"))]:
+    for name in [
+        name for name in os.environ if name.startswith(("GALAGO_", "LC_", "LANG", "XDG_", "PYTHONUNBUFFERED"))
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
@@ -453,6 +457,32 @@ def test_print_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "galago: a b? c ? 文字\n"
 
 
+@pytest.mark.parametrize(
+    ("terminal", "stream", "calls"),
+    [
+        (True, True, ["token", "stop", "He", "token", "stop", "llo", "stop", "!", "\n"]),
+        (False, True, ["token", "He", "token", "llo", "!", "\n"]),
+        (True, False, ["token", "token"]),
+    ],
+    ids=["text on the terminal", "text into a file", "JSON"],
+)
+def test_progress_makes_way_for_the_answer(
+    terminal: bool, stream: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where both are on one terminal; otherwise it goes on while the answer is written."""
+    answer = Answer("Hello!", FinishReason.STOP, Usage(1, 2), Timings())
+    events = [TokenEvent(1, "He"), TokenEvent(2, "llo"), TokenEvent(None, "!"), answer]
+    engine = SimpleNamespace(generate=lambda _request, _report: iter(events))
+    opened = SimpleNamespace(engine=engine, defaults=GenerationDefaults())
+    seen: list[str] = []
+    waiting = SimpleNamespace(show=None, token=lambda: seen.append("token"), stop=lambda: seen.append("stop"))
+    out = SimpleNamespace(write=lambda text: text and seen.append(text), flush=lambda: None, isatty=lambda: terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    found = asking.run(opened, (), SamplingOverrides(), waiting, stream=stream)  # type: ignore[arg-type]
+    assert seen == calls
+    assert found is answer
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -481,6 +511,15 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said) == 7
 
 
+def test_speed_is_told_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Answer("Hello", FinishReason.STOP, Usage(1, 40), Timings(tpot=50))
+    for stream, words in ((Terminal(), "40 tokens, 20.0 tokens/s"), (io.StringIO(), "")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        print_speed(answer)
+        assert words in stream.getvalue()
+        assert bool(stream.getvalue()) == bool(words)
+
+
 # ---------------------------------------------------------------- real processes
 
 
@@ -501,9 +540,9 @@ def start(*words: object, **options: object) -> subprocess.Popen[bytes]:
 
 
 def test_ctrl_c_stops_at_once(endless: Path) -> None:
-    """In the middle of an answer of 100,000 tokens, which would take minutes."""
+    """In the middle of an answer of 100,000 tokens, which would take minutes; its first words come at once."""
     with start("ask", "--model", endless, QUESTION, "--max-tokens", 100_000) as process:
-        assert process.stdout.read(1)
+        assert 0 < len(os.read(process.stdout.fileno(), 65_536)) < 4096  # and not when a buffer of 8 KB is full
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
@@ -559,13 +598,22 @@ def test_a_whole_run(photo: Path, model: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize("words", ["models path tiny", "models list", "--version", "--help"])
-def test_a_full_disk_behind_stdout(words: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+@pytest.mark.parametrize("words", ["models list", "--version", "--help"])
+def test_a_full_disk_behind_stdout(words: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = [sys.executable, "-m", "galago", *words.split()]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "galago", *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-        )
-    assert_refused(Result(done.returncode, "", done.stderr), "No space left on device", code=1)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert_refused(Result(done.returncode, "", done.stderr), "the output cannot be written: no space is left", code=1)
+
+
+@linux
+def test_a_full_disk_behind_an_answer(galago: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        result = galago("ask", "--model", model, QUESTION)
+    assert_refused(result, "the output cannot be written: no space is left", code=1)
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -7,6 +7,7 @@ counted in a container that may use a part of them, and against the file cache b
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ class Machine:
     def write(self, path: str, text: str) -> None:
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n", encoding="utf-8")
+        file.write_bytes(os.fsencode(text + "\n"))
 
     def cpus(self, *siblings: str) -> None:
         """One string per CPU: the CPUs of its core, as the kernel lists them."""
@@ -103,6 +104,13 @@ def test_quota_of_a_container(limit: str, machine: Machine) -> None:
     assert plan_threads().threads == LIMITS[limit]
 
 
+def test_a_quota_between_two_cores_is_rounded_down(machine: Machine) -> None:
+    """Four threads on three and a half CPUs would be stopped at the end of every period."""
+    machine.cpus("0", "1", "2", "3")
+    machine.write("sys/fs/cgroup/cpu.max", "350000 100000")
+    assert plan_threads() == ThreadPlan(3, "cgroup quota of 3.5 CPUs")
+
+
 def test_the_reason_names_the_quota(machine: Machine) -> None:
     machine.cpus(*EIGHT)
     machine.write("sys/fs/cgroup/cpu.max", "150000 100000")
@@ -120,10 +128,12 @@ def test_the_tightest_ancestor_counts(machine: Machine) -> None:
     assert plan_threads() == ThreadPlan(3, "cgroup quota of 3 CPUs")
 
 
-def test_a_group_of_any_name(machine: Machine) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux only")
+@pytest.mark.parametrize("name", ["工作", os.fsdecode(b"\xff\xfe")], ids=ascii)
+def test_a_group_of_any_name(name: str, machine: Machine) -> None:
     machine.cpus(*EIGHT)
-    machine.group("0::/工作")
-    machine.write("sys/fs/cgroup/工作/cpu.max", "200000 100000")
+    machine.group(f"0::/{name}")
+    machine.write(f"sys/fs/cgroup/{name}/cpu.max", "200000 100000")
     assert plan_threads().threads == 2
 
 

@@ -16,7 +16,7 @@ from galago.images.decode import probe
 from galago.images.source import STDIN, load_file
 from galago.models import hub
 from galago.models.generation import GenerationDefaults, SamplingOverrides, sampling_params
-from galago.terminal import Waiting, write
+from galago.terminal import Waiting
 from galago.types import Answer, Detail, ImageOptions, ImagePart, Message, Request, TextPart
 
 if TYPE_CHECKING:  # torch takes a second to import: bad arguments are refused before
@@ -107,9 +107,9 @@ def run(
         if stream and event.text:
             if shared:
                 waiting.stop()
-            write(event.text)
+            print(event.text, end="", flush=True)
     if stream:
-        write("\n")
+        print()
     return answer
 
 

@@ -5,6 +5,7 @@ Answers go to stdout, everything else to stderr. Exit codes: 0 done, 1 failure, 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -16,7 +17,7 @@ import typer
 
 from galago import __version__, config
 from galago.errors import BadRequest, GalagoError
-from galago.terminal import Waiting, print_error, print_notices, print_stats, show_bytes, write
+from galago.terminal import Waiting, print_error, print_notices, print_speed, print_stats, show_bytes
 
 app = typer.Typer(
     name="galago",
@@ -30,6 +31,8 @@ models_app = typer.Typer(help="List, download and remove models.", no_args_is_he
 bench_app = typer.Typer(help="Measure this machine and these models.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(bench_app, name="bench")
+
+FULL = "the output cannot be written: no space is left where it goes"
 
 ModelOption = Annotated[
     str | None,
@@ -53,8 +56,9 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
+    """The exit code: a command's own, 130 after Ctrl-C, an error's."""
     try:
-        return app(standalone_mode=False) or 0  # the code that a command left with, 130 after Ctrl-C
+        return app(prog_name="galago", standalone_mode=False) or 0
     except typer.TyperException as error:  # bad usage
         _print_usage_error(error)
         return error.exit_code
@@ -64,8 +68,14 @@ def _run() -> int:
     except Exception as error:  # the last line of defence: our own bugs
         if config.debugging():
             raise
-        print_error(f"internal error ({type(error).__name__}: {error}); set GALAGO_DEBUG=1 to see where, and report it")
+        print_error(_unforeseen(error))
         return 1
+
+
+def _unforeseen(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return FULL
+    return f"internal error ({type(error).__name__}: {error}); set GALAGO_DEBUG=1 to see where, and report it"
 
 
 def _print_usage_error(error: typer.TyperException) -> None:
@@ -82,7 +92,7 @@ def _settled(code: int) -> int:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not code and not isinstance(error, BrokenPipeError):
-            print_error(f"the output cannot be written: {error.strerror}")
+            print_error(_unforeseen(error))
         return code or 1
     return code
 
@@ -162,10 +172,12 @@ def ask(
         opened = asking.open_model(settings)
         answer = asking.run(opened, messages, overrides, waiting, stream=not json_output)
     if json_output:
-        write(asking.as_json(answer, opened) + "\n")
+        print(asking.as_json(answer, opened))
     print_notices(answer.notices)
     if stats:
         print_stats(answer, opened.choices)
+    else:
+        print_speed(answer)
 
 
 @models_app.command("list")
@@ -182,7 +194,8 @@ def models_pull(model: Annotated[str, typer.Argument()], hub: HubOption = None) 
     """Download a model, or finish a download that was interrupted."""
     from galago.models import hub as hubs
 
-    print(hubs.pull(model, hub=config.load({"hub": hub}).hub))
+    folder = hubs.pull(model, hub=config.load({"hub": hub}).hub)
+    print(folder)
 
 
 @models_app.command("path")
@@ -190,7 +203,8 @@ def models_path(model: Annotated[str, typer.Argument()], hub: HubOption = None) 
     """Print the folder of a model that is on this disk."""
     from galago.models import hub as hubs
 
-    print(hubs.locate(model, hub=config.load({"hub": hub}).hub))
+    folder = hubs.locate(model, hub=config.load({"hub": hub}).hub)
+    print(folder)
 
 
 @models_app.command("rm")
@@ -210,6 +224,7 @@ def bench_checkpoint(
     """Write the 2B-shaped random checkpoint that every speed figure uses."""
     from galago.bench import checkpoint
 
+    _check_count("layers", layers)
     text_layers, vision_layers = layers or checkpoint.TEXT_LAYERS, layers or checkpoint.VISION_LAYERS
     checkpoint.write_checkpoint(out, text_layers=text_layers, vision_layers=vision_layers, progress=show_bytes)
     print(out)
@@ -228,11 +243,15 @@ def bench_quality(
     from galago.bench import quality, report
     from galago.terminal import counter, print_scores
 
-    if limit is not None and limit < 1:
-        raise BadRequest(f"limit = {limit} is out of range: use a number of at least 1")
+    _check_count("limit", limit)
     opened = asking.open_model(config.load({"model": model or "tiny", "format": number_format, "threads": threads}))
     items, began = quality.first_of_each_cell(quality.load(), limit), time.perf_counter()
     outcomes = quality.run(opened.engine, items, counter(len(items)))
     print_scores(quality.scores(outcomes), opened.choices)
     if out:
         report.write(out, quality.report(outcomes, began))
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise BadRequest(f"{name} = {value} is out of range: use a number of at least 1")

@@ -39,30 +39,34 @@ def plan_threads(requested: int | None = None) -> ThreadPlan:
 def available_memory() -> int | None:
     """Bytes that this process may still allocate without swapping: what the kernel has, within the cgroup's limit.
 
-    None where the kernel does not tell. Pages of mapped files count as available.
+    None where the kernel does not tell. Cached pages of files, mapped weights among them, count as available.
     """
-    lines = dict(line.split(":", 1) for line in _text(PROC / "meminfo").splitlines() if ":" in line)
-    kernel = lines.get("MemAvailable", "").split()
-    found = [int(kernel[0]) * 1024] if kernel else []
+    kernel = _numbers(PROC / "meminfo").get("MemAvailable:")
+    found = [None if kernel is None else kernel * 1024]
     found += [
-        left
-        for folder in _cgroup_folders("fs/cgroup", "")
-        if (left := _left(folder, "memory.max", "memory.current")) is not None
+        _left(folder, "memory.max", "memory.current", ("active_file", "inactive_file"))
+        for folder in _cgroup_folders("fs/cgroup", "")  # v2
     ]
     found += [
-        left
-        for folder in _cgroup_folders("fs/cgroup/memory", "memory")
-        if (left := _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes")) is not None
+        _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
+        for folder in _cgroup_folders("fs/cgroup/memory", "memory")  # v1
     ]
-    return min(found, default=None)
+    return min((left for left in found if left is not None), default=None)
 
 
-def _left(folder: Path, limit: str, used: str) -> int | None:
-    """A cgroup's limit minus what it uses; None without a limit."""
+def _left(folder: Path, limit: str, used: str, cached: tuple[str, str]) -> int | None:
+    """A cgroup's limit minus what it uses and cannot drop; None without a limit."""
     numbers = [_text(folder / limit), _text(folder / used)]
     if not all(number.isdecimal() for number in numbers):
         return None
-    return max(int(numbers[0]) - int(numbers[1]), 0)
+    kept = _numbers(folder / "memory.stat")
+    return max(int(numbers[0]) - int(numbers[1]) + sum(kept.get(name, 0) for name in cached), 0)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The lines "name number ..." of a file."""
+    lines = (line.split() for line in _text(path).splitlines())
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
 
 
 def _affinity() -> frozenset[int]:

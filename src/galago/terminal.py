@@ -18,7 +18,6 @@ from rich.status import Status
 from rich.table import Table
 
 from galago import config
-from galago.errors import GalagoError
 from galago.models.hub import ModelEntry
 from galago.types import Answer, Progress
 
@@ -31,6 +30,7 @@ ENGLISH = {
     "vision": "looking at the picture",
     "prefill": "reading the question",
     "answer": "answering: token {count}, {speed:.1f} tokens/s",
+    "answered": "{count} tokens, {speed:.1f} tokens/s",
     "ttft": "first token",
     "tpot": "per token",
     "e2e": "in all",
@@ -44,6 +44,7 @@ CHINESE = {
     "vision": "正在看图",
     "prefill": "正在读问题",
     "answer": "正在回答:第 {count} 个词元,{speed:.1f} 词元/秒",
+    "answered": "{count} 个词元,{speed:.1f} 词元/秒",
     "ttft": "首个词元",
     "tpot": "每个词元",
     "e2e": "总计",
@@ -114,16 +115,6 @@ def show_bytes(done: int, total: int) -> None:
         print(f"\r{done / 1e9:5.2f} of {total / 1e9:.2f} GB", end=end, file=sys.stderr, flush=True)
 
 
-def write(text: str) -> None:
-    """Put a piece of the answer on stdout at once. Raises GalagoError where it cannot be written."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:  # the reader has enough: not a failure
-        raise
-    except OSError as error:
-        raise GalagoError(f"the answer cannot be written: {error.strerror}") from error
-
-
 def print_stats(answer: Answer, choices: str) -> None:
     """The account of an answer: choices made, pictures, tokens, stage times."""
     text, console = words(), Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -141,6 +132,14 @@ def print_stats(answer: Answer, choices: str) -> None:
     if timings.tpot:
         table.add_row(text["speed"], f"{1000 / timings.tpot:,.1f}")
     console.print(table)
+
+
+def print_speed(answer: Answer) -> None:
+    """One faint line under an answer, where stderr is a terminal."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal and answer.timings.tpot:
+        count, speed = answer.usage.completion_tokens, 1000 / answer.timings.tpot
+        console.print(words()["answered"].format(count=count, speed=speed), style="dim")
 
 
 def print_notices(notices: tuple[str, ...]) -> None:

@@ -162,17 +162,20 @@ def _text(fields: _Fields, *, tied: bool) -> TextConfig:
 
 
 def _rope(fields: _Fields, head_dim: int) -> tuple[float, tuple[int, int, int]]:
-    """Rotary base and M-RoPE sections from either spelling of the settings."""
-    newer = fields.take("rope_parameters", None)
-    older = fields.take("rope_scaling", None)
-    theta = fields.take("rope_theta", None)
-    fields.demand(not (newer and older), "rope_scaling", "stands beside rope_parameters: only one of them can hold")
-    rope = _Fields(newer or older or {}, fields.where + ("rope_parameters." if newer else "rope_scaling."))
+    """Rotary base and M-RoPE sections from either spelling of the settings, or from both where they agree."""
+    newer = _Fields(fields.take("rope_parameters", None) or {}, fields.where + "rope_parameters.")
+    older = _Fields(fields.take("rope_scaling", None) or {}, fields.where + "rope_scaling.")
+    if (theta := fields.take("rope_theta", None)) is not None:
+        older.body.setdefault("rope_theta", theta)
+    for name, value in newer.body.items():
+        agrees = older.body.get(name, value) == value
+        older.demand(agrees, name, f"differs from {newer.where}{name} = {value!r}")
+    rope = _Fields(older.body | newer.body, newer.where if newer.body else older.where)
     for name in ("rope_type", "type"):
         rope.only(name, "default", default="default")
     rope.only("mrope_interleaved", True)
     section = rope.integers("mrope_section")
-    base = rope.number("rope_theta", theta)
+    base = rope.number("rope_theta")
     rope.refuse_the_rest()
     rope.demand(len(section) == 3, "mrope_section", "does not have three entries")
     rope.demand(2 * sum(section) == head_dim, "mrope_section", f"does not sum to half of head_dim, {head_dim}")
