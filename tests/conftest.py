@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,11 @@ from pathlib import Path
 import pytest
 
 RandomCheckpoint = Callable[..., Path]
+
+# The models of the tests are small: a second thread costs more in waiting than it computes, most of all on a busy
+# machine. Read by torch and by the command when they start, after this file.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GALAGO_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

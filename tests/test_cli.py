@@ -27,7 +27,7 @@ from PIL import Image
 from galago import asking, cli, errors
 from galago.models import hub
 from galago.models.generation import GenerationDefaults, SamplingOverrides
-from galago.terminal import Waiting, print_error, print_speed
+from galago.terminal import Waiting, print_error, print_speed, visible
 from galago.types import Answer, FinishReason, Progress, Timings, TokenEvent, Usage
 
 from .checkpoints import IDS
@@ -633,3 +633,7 @@ for words in (["--help"], ["ask", "--help"], ["--version"], ["ask", "/nope.png",
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "Usage: galago" in done.stdout
+
+
+def test_an_answer_cannot_rewrite_the_terminal() -> None:
+    assert visible("a\x1b[2Jb\x07\n\tc\x9b1m 👩‍🚀 한") == "a[2Jb\n\tc1m 👩‍🚀 한"

@@ -16,7 +16,7 @@ from galago.images.decode import probe
 from galago.images.source import STDIN, load_file
 from galago.models import hub
 from galago.models.generation import GenerationDefaults, SamplingOverrides, sampling_params
-from galago.terminal import Waiting
+from galago.terminal import Waiting, visible
 from galago.types import Answer, Detail, ImageOptions, ImagePart, Message, Request, TextPart
 
 if TYPE_CHECKING:  # torch takes a second to import: bad arguments are refused before
@@ -107,18 +107,18 @@ def run(
         if stream and event.text:
             if shared:
                 waiting.stop()
-            print(event.text, end="", flush=True)
+            print(visible(event.text) if shared else event.text, end="", flush=True)
     if stream:
         print()
     return answer
 
 
 def as_json(answer: Answer, opened: OpenedModel) -> str:
-    """The answer as one JSON object: text, finish_reason, usage, timings, images, notices, model."""
+    """The answer as one JSON object: model, choices, text, finish_reason, usage, timings, images, notices."""
     usage = {**asdict(answer.usage), "total_tokens": answer.usage.total_tokens}
     body = {
         "model": opened.name,
-        "choices_made": opened.choices,
+        "choices": opened.choices,
         "text": answer.text,
         "finish_reason": answer.finish_reason,
         "usage": usage,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -151,6 +152,14 @@ def print_notices(notices: tuple[str, ...]) -> None:
 def print_error(message: str) -> None:
     """One line, always."""
     print(f"galago: {_printable(message)}", file=sys.stderr)
+
+
+def visible(text: str) -> str:
+    """An answer as a terminal may show it: without escape and other control characters, which could rewrite the screen.
+
+    Joiners and marks inside emoji and scripts are left alone.
+    """
+    return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) != "Cc")
 
 
 def _printable(message: str) -> str:

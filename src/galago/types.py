@@ -31,7 +31,6 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # the model's end token or a stop string
     LENGTH = "length"  # max_tokens reached
-    ABORT = "abort"  # cancelled by the caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class ImageReport:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts, image tokens included in the prompt."""
+    """Token counts: image tokens are part of the prompt, the model's end token is part of the completion."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Engine:
         self.runner = Runner(model, fmt.dtype)
         self.forbidden = self.tokenizer.never_sampled(model.shape.vocabulary)
 
-    def generate(self, request: Request, report: Report = ignore) -> Iterator[TokenEvent | Answer]:
+    def generate(self, request: Request, report: Report = ignore) -> Generator[TokenEvent | Answer, None, None]:
         """Yield a TokenEvent per generated token and, last, the Answer.
 
         report: called with the progress of the stages before the first token. Closing the iterator stops the work.

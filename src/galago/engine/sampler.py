@@ -23,8 +23,8 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, prompt: Sequence[int], forbidden: Iterable[int] = ()) -> None:
         self.params = params
-        self.prompt = frozenset(prompt)
-        self.counts: Counter[int] = Counter()
+        self.seen = torch.tensor(sorted(set(prompt)), dtype=torch.long)  # tokens of prompt and answer
+        self.counts: Counter[int] = Counter()  # of the answer
         self.forbidden = torch.tensor(sorted(forbidden), dtype=torch.long)
         self.random = torch.Generator()
         if params.seed is None:
@@ -38,16 +38,20 @@ class Sampler:
         logits[self.forbidden] = -torch.inf
         self._penalise(logits)
         token = int(logits.argmax()) if self.params.temperature == 0 else self._sample(logits)
-        self.counts[token] += 1
+        self._note(token)
         return token
+
+    def _note(self, token: int) -> None:
+        if token not in self.counts and not bool((self.seen == token).any()):
+            self.seen = torch.cat([self.seen, torch.tensor([token])])
+        self.counts[token] += 1
 
     def _penalise(self, logits: Tensor) -> None:
         """Penalties in place: repetition over prompt and answer, presence and frequency over the answer."""
         params = self.params
         if params.repetition_penalty != 1.0:
-            seen = torch.tensor(sorted(self.prompt.union(self.counts)), dtype=torch.long)
-            factor = params.repetition_penalty
-            logits[seen] = torch.where(logits[seen] > 0, logits[seen] / factor, logits[seen] * factor)
+            found, factor = logits[self.seen], params.repetition_penalty
+            logits[self.seen] = torch.where(found > 0, found / factor, found * factor)
         if self.counts and (params.presence_penalty or params.frequency_penalty):
             ids = torch.tensor(list(self.counts), dtype=torch.long)
             times = torch.tensor(list(self.counts.values()), dtype=logits.dtype)

@@ -7,12 +7,12 @@ wrong answers without an error. A setting that the file leaves out has Qwen3-VL'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from galago.errors import ModelError
+from galago.folder import read_json
 
 Triple = tuple[float, float, float]
 Fields = Mapping[str, object]
@@ -82,8 +82,8 @@ class ProcessorConfig:
         """From the file in a model folder. Raises ModelError naming what is missing, damaged or unsupported."""
         path, combined = folder / _FILE, folder / _COMBINED_FILE
         if path.is_file():
-            return cls.from_dict(_read_object(path), _FILE)
-        fields = _read_object(combined).get("image_processor") if combined.is_file() else None
+            return cls.from_dict(read_json(path), _FILE)
+        fields = read_json(combined, optional=True).get("image_processor")
         if not isinstance(fields, Mapping):
             raise ModelError(f"{folder} has no {_FILE}: download the model again")
         return cls.from_dict(fields, _COMBINED_FILE)
@@ -108,16 +108,6 @@ class ProcessorConfig:
         _demand(min(config.image_std) > 0, where, "image_std", fields.get("image_std"), "every entry must be positive")
         _demand(config.min_pixels <= config.max_pixels, where, "size", fields.get("size"), "shortest exceeds longest")
         return config
-
-
-def _read_object(path: Path) -> Fields:
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        raise ModelError(f"{path} cannot be read as JSON: download the model again") from None
-    if not isinstance(body, dict):
-        raise ModelError(f"{path} does not hold a JSON object: download the model again")
-    return body
 
 
 def _refuse_unsupported(fields: Fields, where: str) -> None:
