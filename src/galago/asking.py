@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from galago import config
 from galago.config import Settings
 from galago.errors import BadRequest
 from galago.hardware import plan_threads
@@ -38,6 +39,7 @@ class OpenedModel:
 def open_model(settings: Settings) -> OpenedModel:
     """Find, check and load the model of the settings. Raises ModelError, ModelNotFound or BadRequest."""
     _check(settings)
+    config.bound_spinning()
     from galago.engine.core import Engine
     from galago.models.formats import AUTO, choose_format, format_by_name
 

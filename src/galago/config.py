@@ -29,6 +29,16 @@ class Settings:
     detail: str = "auto"
 
 
+def bound_spinning() -> None:
+    """Let computing threads that wait for each other sleep soon. Must run before torch is imported.
+
+    libgomp's threads spin for milliseconds by default: on a machine where another program runs, the one that is waited
+    for then waits for a core on which the other one spins, and a token takes a hundred times as long
+    (docs/performance.md). A user's own setting stays.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
 def debugging() -> bool:
     """Whether internal errors are shown with their traceback: GALAGO_DEBUG."""
     return bool(os.environ.get(PREFIX + "DEBUG"))

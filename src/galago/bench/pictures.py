@@ -1,8 +1,8 @@
 """Pictures described by data: small frozen specs and the one function that draws them.
 
-A spec is plain JSON, so an evaluation set is a list of descriptions and not of image files. `render` depends on the spec
-alone: text is laid out by Pillow's basic engine (no ligatures, no system shaping), noise comes from the spec's own seed.
-Coordinates are pixels of the unscaled picture; a line of text is placed by the left end of its baseline.
+A spec is plain JSON, so an evaluation set is a list of descriptions and not of image files. `render` depends on the
+spec alone: text is laid out by Pillow's basic engine (no ligatures, no system shaping), noise comes from the spec's
+own seed. Coordinates are pixels of the unscaled picture; a line of text is placed by the left end of its baseline.
 Only numpy and Pillow are needed here, so that a tool without torch can draw the same pictures.
 """
 
@@ -33,7 +33,8 @@ COLOURS: dict[str, RGB] = {
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What lies behind everything: `plain`, `coloured` (one colour), `gradient` (two, from left to right or top to bottom)
+    """What lies behind everything: `plain`, `coloured` (one colour), `gradient` (two, from left to right or top to
+    bottom)
     or `noisy` (one colour and grain of +-`strength` levels)."""
 
     kind: str
@@ -82,10 +83,10 @@ class PictureSpec:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> PictureSpec:
         ground, lines, shapes = raw["ground"], raw.get("lines", ()), raw.get("shapes", ())
+        second = _rgb(ground["second"]) if ground.get("second") else None
         return cls(
             width=raw["width"], height=raw["height"], seed=raw.get("seed", 0), jpeg=raw.get("jpeg", 0),
-            ground=Ground(ground["kind"], _rgb(ground["colour"]), _rgb(ground["second"]) if ground.get("second") else None,
-                          ground.get("strength", 0)),
+            ground=Ground(ground["kind"], _rgb(ground["colour"]), second, ground.get("strength", 0)),
             lines=tuple(TextLine(i["text"], i["font"], i["size_px"], i["x"], i["y"], _rgb(i["colour"])) for i in lines),
             shapes=tuple(ShapeSpec(s["kind"], s["colour"], _box(s["box"])) for s in shapes),
         )  # fmt: skip
@@ -125,7 +126,9 @@ class Fonts:
         """Where the file lies. Raises MissingFont with what to install."""
         if name not in self._paths:
             looked = ", ".join(str(f) for f in self.folders)
-            raise MissingFont(f"font file {name!r} is not in {looked}; install the Debian packages listed in train/fonts.txt")
+            raise MissingFont(
+                f"font file {name!r} is not in {looked}; install the Debian packages listed in train/fonts.txt"
+            )
         return self._paths[name]
 
     def get(self, name: str, size_px: int) -> ImageFont.FreeTypeFont:
@@ -133,8 +136,11 @@ class Fonts:
         if key in self._opened:
             self._opened.move_to_end(key)
             return self._opened[key]
-        font = _default_font(size_px) if name == DEFAULT_FONT else ImageFont.truetype(
-            str(self.path(name)), size_px, layout_engine=ImageFont.Layout.BASIC)
+        font = (
+            _default_font(size_px)
+            if name == DEFAULT_FONT
+            else ImageFont.truetype(str(self.path(name)), size_px, layout_engine=ImageFont.Layout.BASIC)
+        )
         self._opened[key] = font
         if len(self._opened) > self.keep:
             self._opened.popitem(last=False)
