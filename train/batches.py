@@ -67,7 +67,9 @@ def stack(specs: list[PictureSpec], fonts: Fonts) -> Stacked:
 
 def strip_batch(rng: random.Random, fonts: Fonts, look: data.Look, patches: int, rows: int, longest: int) -> Stacked:
     """The vision stage: pictures full of text, about `patches` patches in all, at most `rows` tokens high."""
-    grids = [(rng.choices(range(1, rows + 1), [1 / n for n in range(1, rows + 1)])[0], rng.randint(2, 8)) for _ in range(5)]
+    grids = [
+        (rng.choices(range(1, rows + 1), [1 / n for n in range(1, rows + 1)])[0], rng.randint(2, 8)) for _ in range(5)
+    ]
     grids.append((1, rng.randint(3, 6)))
     specs: list[PictureSpec] = []
     while patches > 0:
@@ -118,7 +120,11 @@ def prompt_row(messages: Sequence[tasks.Message], grids: Sequence[tuple[int, int
             if part["type"] == "text":
                 run += part["text"]
                 continue
-            text([*tokenizer.encode(run), tokenizer.control("<|vision_start|>")] if run else [tokenizer.control("<|vision_start|>")])
+            text(
+                [*tokenizer.encode(run), tokenizer.control("<|vision_start|>")]
+                if run
+                else [tokenizer.control("<|vision_start|>")]
+            )
             rows, columns = left.pop(0)
             row.spans.append((len(row.ids), rows, columns))
             row.ids.extend([tokenizer.control("<|image_pad|>")] * (rows * columns))
@@ -134,17 +140,24 @@ def prompt_row(messages: Sequence[tasks.Message], grids: Sequence[tuple[int, int
 
 
 @dataclass(slots=True)
-class Batch:
-    """Conversations side by side, padded on the right (causal attention never looks there)."""
+class Part:
+    """Conversations of similar length side by side, padded on the right (causal attention never looks there)."""
 
-    pictures: Stacked
+    members: list[int]  # which samples
     ids: np.ndarray  # [B, L]
     positions: np.ndarray  # [3, B, L]
-    where: np.ndarray  # [V] flat places of the merged tokens in stacked order
+    lengths: np.ndarray  # [B]
+    take: np.ndarray  # which of the merged tokens of all pictures (in stacked order) belong here
+    where: np.ndarray  # their flat places in [B * L]
     asked: np.ndarray  # [A] flat places whose next token is learned
     wanted: np.ndarray  # [A] that token
     task: np.ndarray  # [A] index of the task each of them belongs to
-    lengths: np.ndarray  # [B]
+
+
+@dataclass(slots=True)
+class Batch:
+    pictures: Stacked
+    parts: list[Part]
 
 
 def grid_of(spec: PictureSpec) -> tuple[int, int]:
@@ -161,20 +174,55 @@ def conversation_batch(samples: Sequence[tasks.Sample], fonts: Fonts, *, answers
     end = tokenizer.control("<|im_end|>")
     rows = [prompt_row(s.messages, [grid_of(p) for p in s.pictures]) for s in samples]
     replies = [[*tokenizer.encode(s.answer), end] if answers else [] for s in samples]
-    longest = max(len(r.ids) + len(a) for r, a in zip(rows, replies, strict=True))
-    ids = np.full((len(rows), longest), tokenizer.control("<|endoftext|>"), np.int64)
-    positions = np.zeros((3, len(rows), longest), np.int64)
-    asked, wanted, task, spans = [], [], [], []
-    for b, (row, reply) in enumerate(zip(rows, replies, strict=True)):
+    first, n = [], 0  # number of each sample's first picture
+    for sample in samples:
+        first.append(n)
+        n += len(sample.pictures)
+    pictures = stack([p for s in samples for p in s.pictures], fonts)
+    starts = np.zeros(n + 1, np.int64)  # where each picture's tokens start in stacked order
+    sizes = [rows[b].spans[k][1] * rows[b].spans[k][2] for b in range(len(rows)) for k in range(len(rows[b].spans))]
+    offset = 0
+    for number in pictures.order:
+        starts[number] = offset
+        offset += sizes[number]
+    tokens = [
+        [starts[first[b] + k] + np.arange(sizes[first[b] + k]) for k in range(len(row.spans))]
+        for b, row in enumerate(rows)
+    ]
+    lengths = [len(r.ids) + len(a) for r, a in zip(rows, replies, strict=True)]
+    return Batch(pictures, [_part(m, samples, rows, replies, tokens) for m in split_by_length(lengths)])
+
+
+def split_by_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Members of one part, or of two when cutting the longer rows off saves a fifth of the padded tokens."""
+    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
+    whole = len(order) * lengths[order[-1]]
+    cost, cut = min(
+        (c * lengths[order[c - 1]] + (len(order) - c) * lengths[order[-1]], c) for c in range(1, len(order) + 1)
+    )
+    return [order[:cut], order[cut:]] if cut < len(order) and cost < 0.8 * whole else [order]
+
+
+def _part(members: list[int], samples: Sequence[tasks.Sample], rows: list[Row], replies: list[list[int]],
+          tokens: list[list[np.ndarray]]) -> Part:  # fmt: skip
+    longest = max(len(rows[b].ids) + len(replies[b]) for b in members)
+    ids = np.full((len(members), longest), tokenizer.control("<|endoftext|>"), np.int64)
+    positions = np.zeros((3, len(members), longest), np.int64)
+    asked: list[int] = []
+    wanted: list[int] = []
+    task: list[int] = []
+    where: list[np.ndarray] = []
+    for at, b in enumerate(members):
+        row, reply = rows[b], replies[b]
         n, m = len(row.ids), len(row.ids) + len(reply)
-        ids[b, :n], ids[b, n:m] = row.ids, reply
-        positions[:, b, :n] = row.positions
-        positions[:, b, n:] = row.positions[:, -1].max() + 1 + np.arange(longest - n)
-        asked.extend(range(b * longest + n - 1, b * longest + m - 1))
+        ids[at, :n], ids[at, n:m] = row.ids, reply
+        positions[:, at, :n] = row.positions
+        positions[:, at, n:] = row.positions[:, -1].max() + 1 + np.arange(longest - n)
+        asked.extend(range(at * longest + n - 1, at * longest + m - 1))
         wanted.extend(reply)
         task.extend([TASK_NAMES.index(samples[b].task)] * len(reply))
-        spans.extend([b * longest + start + np.arange(r * c) for start, r, c in row.spans])
-    pictures = stack([p for s in samples for p in s.pictures], fonts)
-    where = np.concatenate([spans[n] for n in pictures.order])
-    lengths = np.array([len(r.ids) + len(a) for r, a in zip(rows, replies, strict=True)])
-    return Batch(pictures, ids, positions, where, np.array(asked), np.array(wanted), np.array(task), lengths)
+        where.extend(at * longest + start + np.arange(r * c) for start, r, c in row.spans)
+    lengths = np.array([len(rows[b].ids) + len(replies[b]) for b in members])
+    take = np.concatenate([t for b in members for t in tokens[b]])
+    return Part(members, ids, positions, lengths, take, np.concatenate(where), np.array(asked, np.int64),
+                np.array(wanted, np.int64), np.array(task, np.int64))  # fmt: skip

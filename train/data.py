@@ -1,7 +1,7 @@
 """Random picture specs and the tasks asked of them, all drawn from a named stream of random numbers.
 
-A stream is `random.Random(namespace/...)`: training uses the namespace "train", the frozen evaluation set "manifest", so
-that no spec is shared by construction. Nothing here depends on torch.
+A stream is `random.Random(namespace/...)`: training uses the namespace "train", the frozen evaluation set "manifest",
+so that no spec is shared by construction. Nothing here depends on torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _draw(rng: random.Random, letters: str, n: int) -> str:
 
 
 def wordy(rng: random.Random, n: int) -> str:
-    """Words of about `n` characters in one of the usual cases; a letter is changed now and then so that spelling is read."""
+    """Words of about `n` characters in one of the usual cases; a letter is changed now and then so that spelling is
+    read."""
     text = rng.choice(WORDS)
     while len(text) + 3 < n:
         text += " " + rng.choice(WORDS)
@@ -116,22 +117,26 @@ class Look:
     dark: float = 0.15  # share of light text on dark plain ground
     odd: float = 0.0  # share of pictures whose sides are not multiples of 32
     jpeg: float = 0.0
+    case: tuple[tuple[str, int], ...] = ()  # (font, size) pairs to draw from: opening a font costs more than drawing
 
 
-COMMON = ("LiberationSans-Regular", "LiberationSans-Bold", "LiberationSerif-Regular", "LiberationMono-Regular", "DejaVuSans.",
-          "DejaVuSans-Bold.", "DejaVuSansMono.", "DejaVuSerif.", "OpenSans-Regular", "OpenSans-Semibold", "Roboto-Regular",
-          "Roboto-Medium", "Lato-Regular", "Lato-Bold", "FreeSans.", "FreeSerif.", "FreeMonoBold.", "Carlito-Regular",
-          "Carlito-Bold", "Caladea-Regular", "NimbusSans-Regular", "NimbusRoman-Regular", "Inter-Regular", "Inter-SemiBold",
-          "Hack-Regular", "FiraCode-Regular", "JetBrainsMono-Regular", "Karla-Bold", "YanoneKaffeesatz-Bold",
-          "Quicksand-Medium", "Arimo-Regular", "Tinos-Regular", "Cousine-Regular", "LinLibertine_R.", "Cantarell-Regular",
-          "Vollkorn-Regular", "Sora-Regular", "Manrope-Regular", "ClearSans-Regular", "RobotoSlab-Regular")  # fmt: skip
+_COMMON = (
+    "LiberationSans-Regular LiberationSans-Bold LiberationSerif-Regular LiberationMono-Regular DejaVuSans "
+    "DejaVuSans-Bold DejaVuSansMono DejaVuSerif OpenSans-Regular OpenSans-Semibold Roboto-Regular "
+    "Roboto-Medium Lato-Regular Lato-Bold FreeSans FreeSerif FreeMonoBold Carlito-Regular Carlito-Bold "
+    "Caladea-Regular NimbusSans-Regular NimbusRoman-Regular Inter-Regular Inter-SemiBold Hack-Regular "
+    "FiraCode-Regular JetBrainsMono-Regular Karla-Bold YanoneKaffeesatz-Bold Quicksand-Medium Arimo-Regular "
+    "Tinos-Regular Cousine-Regular LinLibertine_R Cantarell-Regular Vollkorn-Regular Sora-Regular "
+    "Manrope-Regular ClearSans-Regular RobotoSlab-Regular Go-Regular Inconsolata"
+)
+COMMON = frozenset(_COMMON.split())  # file names without their ending
 
 
 @cache
 def common_fonts() -> tuple[str, ...]:
+    """Ordinary typefaces that two of five pictures are set in."""
     names = [name for files in trained().values() for name in files]
-    return (DEFAULT_FONT, *(n for n in names if n.startswith(COMMON) and n.rsplit(".", 1)[0] + "." in {
-        *(c if c.endswith(".") else c + "." for c in COMMON)}))
+    return (DEFAULT_FONT, *(n for n in names if n.rsplit(".", 1)[0] in COMMON))
 
 
 @cache
@@ -144,14 +149,28 @@ def families() -> tuple[tuple[tuple[str, ...], ...], tuple[float, ...]]:
 def font_of(rng: random.Random, look: Look) -> str:
     if look.fonts == "held":
         return rng.choice(HELD_FILES)
-    if look.fonts == "common" or rng.random() < 0.25:
+    if look.fonts == "common" or rng.random() < 0.4:
         return rng.choice(common_fonts())
     groups, weights = families()
     group = rng.choices(groups, weights)[0]
     name = rng.choice(group)
-    if ("Italic" in name or "Oblique" in name) and rng.random() < 0.6:
+    if ("Italic" in name or "Oblique" in name) and rng.random() < 0.8:
         name = rng.choice(group)
     return name
+
+
+def with_case(rng: random.Random, look: Look, number: int) -> Look:
+    """`look` with a type case of `number` (font, size) pairs, for the pictures of one batch."""
+    return replace(look, case=tuple((font_of(rng, look), rng.randint(*look.sizes)) for _ in range(number)))
+
+
+def type_of(rng: random.Random, look: Look, font: str | None, type_px: int | None) -> tuple[str, int]:
+    """A font and a type size, where they are not given."""
+    if font and type_px:
+        return font, type_px
+    fitting = [pair for pair in look.case if look.sizes[0] <= pair[1] <= look.sizes[1]]
+    drawn = rng.choice(fitting) if fitting else (font_of(rng, look), rng.randint(*look.sizes))
+    return font or drawn[0], type_px or drawn[1]
 
 
 def luminance(colour: RGB) -> float:
@@ -229,7 +248,11 @@ def extent(fonts: Fonts, font: str, size: int, text: str) -> tuple[int, int, int
     """(width, ascent, descent) in px that the ink of `text` takes around its start on the baseline."""
     each = [METRICS.of(fonts, font, size, char) for char in text]
     lean = size // 8  # slanted letters lean over their advance
-    return math.ceil(sum(e[0] for e in each)) + lean, math.ceil(max(e[1] for e in each)), math.ceil(max(0, *(e[2] for e in each)))
+    return (
+        math.ceil(sum(e[0] for e in each)) + lean,
+        math.ceil(max(e[1] for e in each)),
+        math.ceil(max(0, *(e[2] for e in each))),
+    )
 
 
 def needed(fonts: Fonts, look_size: int, font: str, texts: Sequence[str]) -> tuple[int, int]:
@@ -238,8 +261,16 @@ def needed(fonts: Fonts, look_size: int, font: str, texts: Sequence[str]) -> tup
     return max(w for w, _, _ in sizes) + 4, sum(a + d + 4 for _, a, d in sizes)
 
 
-def lines_at(rng: random.Random, fonts: Fonts, spec: PictureSpec, font: str, size: int, texts: Sequence[str], ink: RGB,
-             band: tuple[int, int] | None = None) -> tuple[TextLine, ...]:  # fmt: skip
+def lines_at(
+    rng: random.Random,
+    fonts: Fonts,
+    spec: PictureSpec,
+    font: str,
+    size: int,
+    texts: Sequence[str],
+    ink: RGB,
+    band: tuple[int, int] | None = None,
+) -> tuple[TextLine, ...]:
     """`texts` one under the other at a random place of the picture (or of its band of rows)."""
     low, high = band or (0, spec.height)
     sizes = [extent(fonts, font, size, t) for t in texts]
@@ -254,22 +285,29 @@ def lines_at(rng: random.Random, fonts: Fonts, spec: PictureSpec, font: str, siz
     return tuple(lines)
 
 
-def text_picture(rng: random.Random, fonts: Fonts, look: Look, texts: Sequence[str], size: tuple[int, int] | None = None,
-                 grids: Sequence[tuple[int, int]] = (), kind: str | None = None, font: str | None = None,
-                 type_px: int | None = None) -> PictureSpec | None:  # fmt: skip
+def text_picture(
+    rng: random.Random,
+    fonts: Fonts,
+    look: Look,
+    texts: Sequence[str],
+    size: tuple[int, int] | None = None,
+    grids: Sequence[tuple[int, int]] = (),
+    kind: str | None = None,
+    font: str | None = None,
+    type_px: int | None = None,
+) -> PictureSpec | None:
     """A picture of `texts` whose grid is one of `grids` (rows, columns in tokens) or whose sides are `size` px.
 
     Returns None when no grid is large enough.
     """
-    font = font or font_of(rng, look)
-    type_px = type_px or rng.randint(*look.sizes)
+    font, type_px = type_of(rng, look, font, type_px)
     width, height = needed(fonts, type_px, font, texts)
     if size is None:
         odd = look.odd if rng.random() < 0.5 else 0.0
         fitting = [g for g in grids if g[0] * UNIT >= height and g[1] * UNIT >= width]
         if not fitting:
             return None
-        rows, columns = rng.choices(fitting, [1 / (r * c) ** 1.5 for r, c in fitting])[0]
+        rows, columns = rng.choices(fitting, [1 / (r * c) for r, c in fitting])[0]
         size = (side(rng, columns, odd), side(rng, rows, odd))
         size = (max(size[0], min(width, columns * UNIT + 15)), max(size[1], min(height, rows * UNIT + 15)))
     kind = kind or ground_kind(rng, look)
@@ -280,7 +318,8 @@ def text_picture(rng: random.Random, fonts: Fonts, look: Look, texts: Sequence[s
 
 
 def resized(width: int, height: int) -> tuple[int, int]:
-    """(width, height) after the processor's rule: multiples of 32 of about the same aspect, 1,024..200,704 px in all."""
+    """(width, height) after the processor's rule: multiples of 32 of about the same aspect, 1,024..200,704 px in
+    all."""
     w, h = round(width / UNIT) * UNIT, round(height / UNIT) * UNIT
     if w * h > MAX_AREA:
         beta = math.sqrt(width * height / MAX_AREA)
@@ -293,7 +332,9 @@ def resized(width: int, height: int) -> tuple[int, int]:
 
 def named_ink(rng: random.Random, ground: RGB, least: float = 60) -> str | None:
     """The name of a colour that stands out from `ground`, or None."""
-    apart = [n for n, c in COLOURS.items() if math.dist(c, ground) > 110 and abs(luminance(c) - luminance(ground)) >= least]
+    apart = [
+        n for n, c in COLOURS.items() if math.dist(c, ground) > 110 and abs(luminance(c) - luminance(ground)) >= least
+    ]
     return rng.choice(apart) if apart else None
 
 

@@ -1,7 +1,9 @@
-"""Which fonts the model learns from: every readable Latin font file of the installed Debian packages, minus held families.
+"""Which fonts the model learns from: every readable Latin font file of the installed Debian packages, minus held
+families.
 
-A file is kept when each character of the alphabet has a glyph of its own (no box for a missing one, no capitals in the place
-of small letters) and the strokes are neither hairlines nor blots. `python -m train.fonts` rewrites train/fonts.txt.
+A file is kept when each character of the alphabet has a glyph of its own (no box for a missing one, no capitals in the
+place of small letters) and the strokes are neither hairlines nor blots. `python -m train.fonts` rewrites
+train/fonts.txt.
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ UNWANTED = re.compile(
     r"symbol|dingbat|math|thin|hairline|extralight|ultralight|caps|stencil|extended-i|unicase|dunhill|fraktur|"
     r"-sc-|-sc\b|swash|shadow|outline|retro|keys|braille|barcode|ornament|initials|upright.*italic|cmunci|italic.*display|"
     r"funny|fibonacci|inlined|bizcat|standardsymbols|d050000l|z003|chorus|chancery|brush|pen\b|light.*italic|"
-    r"wingding|webding|marlett|script|titling|romandeadfstyle|solothurn|leaguemono-(wide|extended)|circuit", re.IGNORECASE)
+    r"wingding|webding|marlett|script|titling|romandeadfstyle|solothurn|leaguemono-(wide|extended)|circuit",
+    re.IGNORECASE,
+)
 
 
 def installed() -> Iterator[tuple[str, Path]]:
     """(package, file) of every font file that a Debian package `fonts-*` put on this machine."""
-    query = subprocess.run(["dpkg-query", "-W", "-f", "${Package}\n", "fonts-*"], capture_output=True, text=True, check=True)
+    query = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package}\n", "fonts-*"], capture_output=True, text=True, check=True
+    )
     for package in sorted(set(query.stdout.split())):
         files = subprocess.run(["dpkg-query", "-L", package], capture_output=True, text=True, check=False).stdout
         for line in files.splitlines():
@@ -55,7 +61,11 @@ def readable(path: Path) -> bool:
         return False
     missing = {glyph(font, char) for char in "\uf8f1\u0378\ue0f3"}
     blank = bytes(64 * 64)
-    if blank in glyphs.values() or any(g in missing for g in glyphs.values()) or len(set(glyphs.values())) < len(glyphs):
+    if (
+        blank in glyphs.values()
+        or any(g in missing for g in glyphs.values())
+        or len(set(glyphs.values())) < len(glyphs)
+    ):
         return False
     ink = np.frombuffer(b"".join(glyphs.values()), np.uint8).mean() / 255
     lower = np.frombuffer(glyphs["x"], np.uint8).reshape(64, 64).any(1).sum()

@@ -1,8 +1,9 @@
 """Writes the frozen evaluation manifest: `python -m train.manifest` -> src/galago/bench/manifest.json.gz.
 
-Its random streams have a namespace of their own ("manifest/..."), so no spec is shared with training; its pictures use only
-the fonts in bench/fonts, four of which belong to families that training never sees. It is written once and not again: a
-changed sampler must not silently change what is measured, so an existing file is only replaced with --replace.
+Its random streams have a namespace of their own ("manifest/..."), so no spec is shared with training; its pictures use
+only the fonts in bench/fonts, four of which belong to families that training never sees. It is written once and not
+again: a changed sampler must not silently change what is measured, so an existing file is only replaced with
+--replace.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from train import data, tasks
 from train.tasks import TASKS, Need, Sample
 
 OUT = Path(pictures.__file__).parent / "manifest.json.gz"
-SEEN = ("LiberationSans-Regular.ttf", "LiberationMono-Regular.ttf", "Caladea-Regular.ttf", "Karla-Bold.otf",
+SEEN = ("Go-Regular.ttf", "Inconsolata.otf", "Caladea-Regular.ttf", "Karla-Bold.otf",
         "YanoneKaffeesatz-Bold.otf", "Quicksand-Medium.ttf")  # fmt: skip
 UNSEEN = data.HELD_FILES
 LENGTHS = {"3-6": (3, 6), "7-9": (7, 9), "10-14": (10, 14)}
@@ -51,7 +52,9 @@ def text_items() -> list[tuple[str, Sample]]:
     return items
 
 
-def until(rng: random.Random, fonts: Fonts, need: Need, task: Callable[..., Sample], good: Callable[[Sample], bool]) -> Sample:
+def until(
+    rng: random.Random, fonts: Fonts, need: Need, task: Callable[..., Sample], good: Callable[[Sample], bool]
+) -> Sample:
     """The first sample that is `good`."""
     while True:
         sample = task(rng, fonts, need)
@@ -65,7 +68,10 @@ def other_items() -> list[tuple[str, Sample]]:
     for name, number in OTHERS.items():
         rng = data.stream("manifest", name)
         for _ in range(number):
-            fixed = {"font": rng.choice(SEEN + UNSEEN)}
+            fixed = {
+                "font": rng.choice(SEEN + UNSEEN),
+                "type_px": rng.randint(*((16, 22) if name == "extract" else LOOK.sizes)),
+            }
             need = Need(LOOK, 9, 2, two_lines=1.0 if name == "lines" else 0.0, fixed=fixed)
             items.append((name, tasks.garnish(rng, TASKS["text" if name == "lines" else name](rng, fonts, need), 1.0)))
     return items
@@ -80,8 +86,12 @@ def record(number: int, cell: str, sample: Sample) -> dict[str, Any]:
 def read(path: Path = OUT) -> list[tuple[str, Sample]]:
     """(cell, sample) of every item of the manifest."""
     raw = json.loads(gzip.decompress(path.read_bytes()))
-    return [(r["cell"], Sample(r["task"], tuple(map(pictures.PictureSpec.from_dict, r["pictures"])), tuple(r["messages"]),
-                               r["answer"], r["extra"]["language"])) for r in raw["items"]]  # fmt: skip
+    return [(r["cell"], _sample(r)) for r in raw["items"]]
+
+
+def _sample(r: dict[str, Any]) -> Sample:
+    specs = tuple(map(pictures.PictureSpec.from_dict, r["pictures"]))
+    return Sample(r["task"], specs, tuple(r["messages"]), r["answer"], r["extra"]["language"])
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Qwen3-VL written for training speed on a CPU: the parameter names are those of transformers, the shapes are batched.
 
-Pictures of one grid are stacked, so vision attention is dense and no loop runs per picture. Matrix products run in bfloat16
-(AMX makes them several times faster than float32), everything between them and the attention itself in float32.
+Pictures of one grid are stacked, so vision attention is dense and no loop runs per picture. Matrix products run in
+bfloat16 (AMX makes them several times faster than float32), everything between them and the attention itself in
+float32.
 `python -m train.model` checks the logits against transformers in float32.
 
 Legend: K pictures of one grid, N patches of one picture, P patches of all, V merged tokens of all (P / 4), B sequences,
@@ -11,6 +12,7 @@ L tokens, C channels, H heads, D channels of a head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,13 +57,31 @@ def compute_in(dtype: torch.dtype) -> None:
     Linear.compute = dtype
 
 
+class _RootMeanSquare(torch.autograd.Function):
+    """y = w x / rms(x), with a backward of a few passes instead of one per elementary operation."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        ctx.save_for_backward(x, weight, scale)
+        return x * scale * weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, weight, scale = ctx.saved_tensors
+        unit = x * scale
+        to_weight = (grad * unit).flatten(0, -2).sum(0)
+        g = grad * weight
+        return torch.addcmul(g, unit, (g * unit).mean(-1, keepdim=True), value=-1) * scale, to_weight
+
+
 class RMSNorm(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, 1e-6)
+        return _RootMeanSquare.apply(x.float(), self.weight)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -125,12 +145,13 @@ class VisionAttention(nn.Module):
         self.proj = Linear(dim, dim)
 
     def forward(self, x: Tensor, grids: list[tuple[int, Grid]], angles: tuple[Tensor, Tensor]) -> Tensor:
-        """[P, C] -> [P, C]; grids: (K, grid) of each stack of pictures in x; angles: their cos and sin [P, 1, 1, D / 2]."""
-        qkv = self.qkv(x).float().view(x.shape[0], 3, self.heads, -1)  # [P, 3, H, D]
-        qk = rotate(qkv[:, :2], *angles)
+        """[P, C] -> [P, C]; grids: (K, grid) of each stack of pictures in x; angles: their cos and sin [P, 1, 1, D /
+        2]."""
+        qk, value = self.qkv(x).float().view(x.shape[0], 3, self.heads, -1).split((2, 1), dim=1)  # [P, 2 and 1, H, D]
+        qk = rotate(qk, *angles)
         out = []
         sizes = [k * g.rows * g.columns for k, g in grids]
-        for (k, g), part, v in zip(grids, qk.split(sizes), qkv[:, 2].split(sizes), strict=True):
+        for (k, g), part, v in zip(grids, qk.split(sizes), value.split(sizes), strict=True):
             q, key = part.view(k, g.rows * g.columns, 2, self.heads, -1).permute(2, 0, 3, 1, 4)  # [K, H, N, D]
             y = F.scaled_dot_product_attention(q, key, v.view(k, g.rows * g.columns, self.heads, -1).transpose(1, 2))
             out.append(y.transpose(1, 2).reshape(v.shape[0], -1).to(Linear.compute))
@@ -195,12 +216,16 @@ class Visual(nn.Module):
         return self._grids[rows, columns]
 
     def forward(self, stacks: list[Tensor], deep: bool = True) -> tuple[Tensor, list[Tensor]]:
-        """stacks: uint8 [K, height, width, 3] per grid. Returns the merged tokens [V, C] and those of the DeepStack taps."""
+        """stacks: uint8 [K, height, width, 3] per grid. Returns the merged tokens [V, C] and those of the DeepStack
+        taps."""
         grids = [(s.shape[0], self.grid(s.shape[1] // PATCH, s.shape[2] // PATCH)) for s in stacks]
         x = self.patch_embed(torch.cat([patchify(s).flatten(0, 1) for s in stacks]))
         places = [(self.pos_embed(g.taps) * g.weights[..., None]).sum(1).repeat(k, 1) for k, g in grids]
         x = x + torch.cat(places)
-        angles = (torch.cat([g.cos.repeat(k, 1, 1, 1) for k, g in grids]), torch.cat([g.sin.repeat(k, 1, 1, 1) for k, g in grids]))
+        angles = (
+            torch.cat([g.cos.repeat(k, 1, 1, 1) for k, g in grids]),
+            torch.cat([g.sin.repeat(k, 1, 1, 1) for k, g in grids]),
+        )
         taps = []
         for n, block in enumerate(self.blocks):
             x = block(x, grids, angles)

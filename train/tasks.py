@@ -1,8 +1,8 @@
 """The tasks: each draws pictures, a conversation and the one right answer.
 
-A conversation is a list of {"role", "content"} with content a list of {"type": "image"} and {"type": "text", "text": ...};
-the pictures of a sample stand in the order of its image parts. `Need.grids` lets a batch agree on a few picture sizes, so
-that pictures of one size can be stacked; without it any size is drawn.
+A conversation is a list of {"role", "content"} with content a list of {"type": "image"} and {"type": "text", "text":
+...}; the pictures of a sample stand in the order of its image parts. `Need.grids` lets a batch agree on a few picture
+sizes, so that pictures of one size can be stacked; without it any size is drawn.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def language_of(rng: random.Random, need: Need) -> str:
     return ZH if rng.random() < need.chinese else EN
 
 
-def wording(rng: random.Random, group: dict[str, tuple[str, ...]], language: str, need: Need, without: str = "\0") -> str:
+def wording(
+    rng: random.Random, group: dict[str, tuple[str, ...]], language: str, need: Need, without: str = "\0"
+) -> str:
     """One of the wordings; plainer ones come more often, those that mention `without` never."""
     usable = [w for w in group[language] if without not in w]
     if rng.random() < need.plain_wording:
@@ -83,8 +85,7 @@ def _fixed(rng: random.Random, fonts: Fonts, need: Need, texts: Sequence[str]) -
     fixed = dict(need.fixed)
     if need.grids or "size" in fixed:
         return fixed
-    fixed["font"] = fixed.get("font") or data.font_of(rng, need.look)
-    fixed["type_px"] = fixed.get("type_px") or rng.randint(*need.look.sizes)
+    fixed["font"], fixed["type_px"] = data.type_of(rng, need.look, fixed.get("font"), fixed.get("type_px"))
     width, height = data.needed(fonts, fixed["type_px"], fixed["font"], texts)
     fixed["size"] = any_size(rng, width, height)
     return fixed
@@ -110,7 +111,9 @@ def blank(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
     spec = empty(rng, need)
     if rng.random() < 0.3:
         spec = with_shapes(rng, spec, 1, None, None) or spec
-    return Sample("blank", (spec,), (ask(wording(rng, questions.TEXT, language, need)),), questions.NO_TEXT[language], language)
+    return Sample(
+        "blank", (spec,), (ask(wording(rng, questions.TEXT, language, need)),), questions.NO_TEXT[language], language
+    )
 
 
 def empty(rng: random.Random, need: Need) -> PictureSpec:
@@ -148,7 +151,9 @@ def cells(rng: random.Random, spec: PictureSpec) -> list[tuple[int, int, int, in
     return [(x * dx, y * dy, x * dx + dx, y * dy + dy) for y in range(rows) for x in range(columns)]
 
 
-def with_shapes(rng: random.Random, spec: PictureSpec, number: int, kind: str | None, colour: str | None) -> PictureSpec | None:
+def with_shapes(
+    rng: random.Random, spec: PictureSpec, number: int, kind: str | None, colour: str | None
+) -> PictureSpec | None:
     """`spec` with `number` shapes of one kind and colour (drawn when None); None when there is no room for them."""
     places = cells(rng, spec)
     colours = [c for c in COLOURS if stands_out(c, spec.ground.colour)]
@@ -177,7 +182,9 @@ def canvas(rng: random.Random, need: Need, least: int = 1) -> PictureSpec:
         while rows * columns < least:
             rows, columns = rows + 1, columns + 1
     odd = need.look.odd
-    return PictureSpec(data.side(rng, columns, odd), data.side(rng, rows, odd), shape_ground(rng, need.look), rng.randrange(1 << 30))
+    return PictureSpec(
+        data.side(rng, columns, odd), data.side(rng, rows, odd), shape_ground(rng, need.look), rng.randrange(1 << 30)
+    )
 
 
 def one_kind(rng: random.Random, need: Need, number: int) -> PictureSpec:
@@ -191,7 +198,9 @@ def one_kind(rng: random.Random, need: Need, number: int) -> PictureSpec:
 
 
 def fill(text: str, shape: ShapeSpec, language: str) -> str:
-    return text.format(shape=questions.shape_word(shape.kind, language), colour=questions.colour_word(shape.colour, language))
+    return text.format(
+        shape=questions.shape_word(shape.kind, language), colour=questions.colour_word(shape.colour, language)
+    )
 
 
 def colour(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
@@ -199,8 +208,13 @@ def colour(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
     language = language_of(rng, need)
     if rng.random() < 0.25:
         spec, name = inked(rng, fonts, need)
-        return Sample("colour", (spec,), (ask(wording(rng, questions.INK, language, need)),),
-                      questions.colour_word(name, language), language)  # fmt: skip
+        return Sample(
+            "colour",
+            (spec,),
+            (ask(wording(rng, questions.INK, language, need)),),
+            questions.colour_word(name, language),
+            language,
+        )
     spec = one_kind(rng, need, rng.choice((1, 1, 1, 2, 3)))
     shape = spec.shapes[0]
     question = fill(wording(rng, questions.COLOUR, language, need), shape, language)
@@ -235,8 +249,11 @@ def count(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
     spec = mixed_shapes(rng, canvas(rng, need, 4), rng.randint(2, 6))
     asked = rng.choice(spec.shapes)
     text = wording(rng, questions.COUNT, language, need)
-    alike = [s for s in spec.shapes if ("{shape}" not in text or s.kind == asked.kind)
-             and ("{colour}" not in text or s.colour == asked.colour)]  # fmt: skip
+    alike = [
+        s
+        for s in spec.shapes
+        if ("{shape}" not in text or s.kind == asked.kind) and ("{colour}" not in text or s.colour == asked.colour)
+    ]
     return Sample("count", (spec,), (ask(fill(text, asked, language)),), str(len(alike)), language)
 
 
@@ -256,8 +273,11 @@ def boxes(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
     spec = mixed_shapes(rng, canvas(rng, need, 2), rng.choice((1, 1, 2, 2, 3)))
     asked = rng.choice(spec.shapes)
     text = wording(rng, questions.BOXES, language, need)
-    wanted = [s for s in spec.shapes if ("{shape}" not in text or s.kind == asked.kind)
-              and ("{colour}" not in text or s.colour == asked.colour)]  # fmt: skip
+    wanted = [
+        s
+        for s in spec.shapes
+        if ("{shape}" not in text or s.kind == asked.kind) and ("{colour}" not in text or s.colour == asked.colour)
+    ]
     wanted.sort(key=lambda s: (s.box[1] + s.box[3], s.box[0]))
     return Sample("boxes", (spec,), (ask(fill(text, asked, language)),), boxes_answer(wanted, spec, language), language)
 
@@ -275,8 +295,11 @@ def pick(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
     else:
         specs = [one_kind(rng, need, 1) for _ in range(number)]
         first = specs[n].shapes[0]
-        group, answer = ((questions.PICK_COLOUR, questions.colour_word(first.colour, language)) if rng.random() < 0.6
-                         else (questions.PICK_SHAPE, questions.shape_word(first.kind, language)))  # fmt: skip
+        group, answer = (
+            (questions.PICK_COLOUR, questions.colour_word(first.colour, language))
+            if rng.random() < 0.6
+            else (questions.PICK_SHAPE, questions.shape_word(first.kind, language))
+        )
     question = wording(rng, group, language, need).format(n=n + 1, nth=questions.ORDINAL[n], zh=questions.ORDINAL_ZH[n])
     return Sample("pick", tuple(specs), (ask(question, number),), answer, language)
 
@@ -286,14 +309,24 @@ def followup(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
     language = language_of(rng, need)
     if rng.random() < 0.6:
         spec, name = inked(rng, fonts, need)
-        pairs = [(wording(rng, questions.TEXT, language, need), "\n".join(line.text for line in spec.lines)),
-                 (wording(rng, questions.INK, language, need), questions.colour_word(name, language))]  # fmt: skip
+        pairs = [
+            (wording(rng, questions.TEXT, language, need), "\n".join(line.text for line in spec.lines)),
+            (wording(rng, questions.INK, language, need), questions.colour_word(name, language)),
+        ]
     else:
         spec = one_kind(rng, need, rng.randint(1, 4))
         first = spec.shapes[0]
-        pairs = [(fill(wording(rng, questions.COLOUR, language, need), first, language), questions.colour_word(first.colour, language)),
-                 (fill(wording(rng, questions.SHAPE, language, need), first, language), questions.shape_word(first.kind, language)),
-                 (fill(wording(rng, questions.COUNT, language, need), first, language), str(len(spec.shapes)))]  # fmt: skip
+        pairs = [
+            (
+                fill(wording(rng, questions.COLOUR, language, need), first, language),
+                questions.colour_word(first.colour, language),
+            ),
+            (
+                fill(wording(rng, questions.SHAPE, language, need), first, language),
+                questions.shape_word(first.kind, language),
+            ),
+            (fill(wording(rng, questions.COUNT, language, need), first, language), str(len(spec.shapes))),
+        ]
     before, after = rng.sample(pairs, 2)
     messages = (ask(before[0]), {"role": "assistant", "content": before[1]}, {"role": "user", "content": after[0]})
     return Sample("followup", (spec,), messages, after[1], language)
@@ -324,7 +357,17 @@ def extract(rng: random.Random, fonts: Fonts, need: Need) -> Sample:
 def ground_word(ground: Ground, language: str) -> str:
     """How a caption calls the ground: white, light, dark, black or coloured."""
     low, high = min(ground.colour), max(ground.colour)
-    name = "white" if low >= 245 else "light" if low >= 190 else "black" if high <= 20 else "dark" if high <= 75 else "coloured"
+    name = (
+        "white"
+        if low >= 245
+        else "light"
+        if low >= 190
+        else "black"
+        if high <= 20
+        else "dark"
+        if high <= 75
+        else "coloured"
+    )
     chinese = {"white": "白色", "light": "浅色", "black": "黑色", "dark": "深色", "coloured": "彩色"}
     return name if language == EN else chinese[name]
 
@@ -357,9 +400,17 @@ def sentence(spec: PictureSpec, language: str) -> str:
 
 
 TASKS: dict[str, Callable[[random.Random, Fonts, Need], Sample]] = {
-    "text": read, "blank": blank, "colour": colour, "shape": shape, "count": count, "boxes": boxes, "pick": pick,
-    "followup": followup, "extract": extract, "caption": caption,
-}  # fmt: skip
+    "text": read,
+    "blank": blank,
+    "colour": colour,
+    "shape": shape,
+    "count": count,
+    "boxes": boxes,
+    "pick": pick,
+    "followup": followup,
+    "extract": extract,
+    "caption": caption,
+}
 
 
 def garnish(rng: random.Random, sample: Sample, share: float) -> Sample:

@@ -1,8 +1,8 @@
 """Builds tokenizer.json: 256 bytes, the control tokens of Qwen3-VL, and the words of questions and answers.
 
 There are no merges, so a printed code is read character by character. Added words start with a space, hold one, or are
-Chinese, so that a printed text hardly ever contains one; where it does, training meets the same ids as inference because
-both use this tokenizer.
+Chinese, so that a printed text hardly ever contains one; where it does, training meets the same ids as inference
+because both use this tokenizer.
 """
 
 from __future__ import annotations
@@ -16,32 +16,172 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from train import questions
 
-CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
-           "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
-           "<|image_pad|>", "<|video_pad|>")  # fmt: skip
+CONTROL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 ROLES = ("user\n", "assistant\n", "system\n")
 ANSWERS = (
-    '[{"bbox_2d": [', '], "label": "', '"}, {"bbox_2d": [', '"}]', '{"price": "', '", "date": "', '"}', ", ",
-    "There is no text.", "没有文字。", " on a ", " background.", "The text ", "The picture shows ", "An empty picture ",
-    "空白图片", "背景", "上有", "文字", "个", "一个", "两个", "三个", "四个", "五个", "六个", "。", "，", "？", "、", "：", "！", "“", "”",
+    '[{"bbox_2d": [',
+    '], "label": "',
+    '"}, {"bbox_2d": [',
+    '"}]',
+    '{"price": "',
+    '", "date": "',
+    '"}',
+    ", ",
+    "There is no text.",
+    "没有文字。",
+    " on a ",
+    " background.",
+    "The text ",
+    "The picture shows ",
+    "An empty picture ",
+    "空白图片",
+    "背景",
+    "上有",
+    "文字",
+    "个",
+    "一个",
+    "两个",
+    "三个",
+    "四个",
+    "五个",
+    "六个",
+    "。",
+    "，",
+    "？",
+    "、",
+    "：",
+    "！",
+    "“",
+    "”",
     *(f" {n}{s}" for n in ("circle", "square", "triangle", "star", "shape") for s in ("", "s")),
-    *(f" {c}" for c in ("red", "green", "blue", "yellow", "orange", "purple", "pink", "black", "white", "gray", "light",
-                        "dark", "coloured", "colored", "grey")),
-    *questions.COLOUR_ZH.values(), *questions.SHAPE_ZH.values(), "浅色", "深色", "彩色",
-    "One ", "Two ", "Three ", "Four ", "Five ", "Six ",
-)  # fmt: skip
-STARTS = ("What is", "What does", "What color", "What colour", "What shape", "What text", "How many", "Read the", "Where is",
-          "Where are", "Describe the", "Describe this", "Locate the", "Locate every", "Find the", "Extract the",
-          "What can", "What do", "What are", "Which color", "Give the", "Detect the", "What code", "What word",
-          "Please read", "Count the", "Is there", "How much", "What date", "Return JSON", "You are", "Draw boxes")  # fmt: skip
-MORE = (" of", " to", " you", " your", " answer", " only", " with", " about", " there", " any", " has", " have", " one", " two",
-        " three", " four", " left", " right", " top", " bottom", " name", " total", " amount", " word", " words", " line",
-        " lines", " photo", " box", " bounding", " object", " objects", " that", " from", " their", " it.", " it?")  # fmt: skip
-CHINESE = (
-    "的 是 什么 图 图片 图中 图里 图上 这 这张 这个 张 第 第一张 第二张 第三张 一 二 三 四 五 两 几个 几 有 多少 多少个 写 写了 写的 写着 读 "
-    "读出 识别 提取 输出 颜色 形状 哪里 在 里 上 上面 上面 请 描述 一句话 用 给出 价格 日期 和 钱 所有 框出 找出 定位 检测 它 数一数 看到了 "
-    "你 吗 没有 不 是否 中 标签 牌子 编号 代码 回答 简短 助手 有用 字 数字 内容 文本 图形 图像 照片 告诉 我 哪个 哪 左 右 上方 下方 大 小"
-).split()
+    *(
+        f" {c}"
+        for c in (
+            "red",
+            "green",
+            "blue",
+            "yellow",
+            "orange",
+            "purple",
+            "pink",
+            "black",
+            "white",
+            "gray",
+            "light",
+            "dark",
+            "coloured",
+            "colored",
+            "grey",
+        )
+    ),
+    *questions.COLOUR_ZH.values(),
+    *questions.SHAPE_ZH.values(),
+    "浅色",
+    "深色",
+    "彩色",
+    "One ",
+    "Two ",
+    "Three ",
+    "Four ",
+    "Five ",
+    "Six ",
+)
+STARTS = (
+    "What is",
+    "What does",
+    "What color",
+    "What colour",
+    "What shape",
+    "What text",
+    "How many",
+    "Read the",
+    "Where is",
+    "Where are",
+    "Describe the",
+    "Describe this",
+    "Locate the",
+    "Locate every",
+    "Find the",
+    "Extract the",
+    "What can",
+    "What do",
+    "What are",
+    "Which color",
+    "Give the",
+    "Detect the",
+    "What code",
+    "What word",
+    "Please read",
+    "Count the",
+    "Is there",
+    "How much",
+    "What date",
+    "Return JSON",
+    "You are",
+    "Draw boxes",
+)
+MORE = (
+    " of",
+    " to",
+    " you",
+    " your",
+    " answer",
+    " only",
+    " with",
+    " about",
+    " there",
+    " any",
+    " has",
+    " have",
+    " one",
+    " two",
+    " three",
+    " four",
+    " left",
+    " right",
+    " top",
+    " bottom",
+    " name",
+    " total",
+    " amount",
+    " word",
+    " words",
+    " line",
+    " lines",
+    " photo",
+    " box",
+    " bounding",
+    " object",
+    " objects",
+    " that",
+    " from",
+    " their",
+    " it.",
+    " it?",
+)
+_CHINESE = (
+    "的 是 什么 图 图片 图中 图里 图上 这 这张 这个 张 第 第一张 第二张 第三张 一 二 三 "
+    "四 五 两 几个 几 有 多少 多少个 写 写了 写的 写着 读 读出 识别 提取 输出 颜色 形状 "
+    "哪里 在 里 上 上面 请 描述 一句话 用 给出 价格 日期 和 钱 所有 框出 找出 定位 检测 "
+    "它 数一数 看到了 你 吗 没有 不 是否 中 标签 牌子 编号 代码 回答 简短 助手 有用 字 "
+    "数字 内容 文本 图形 图像 照片 告诉 我 哪个 哪 左 右 上方 下方 大 小"
+)
+CHINESE = _CHINESE.split()
 VOCABULARY = 768  # rows of the embedding; those past the tokenizer's are unused
 
 
@@ -96,10 +236,22 @@ def write(folder: Path) -> None:
     tokenizer = shared()
     tokenizer.save(str(folder / "tokenizer.json"))
     added = {
-        str(tokenizer.token_to_id(t)): {"content": t, "lstrip": False, "rstrip": False, "normalized": False,
-                                        "single_word": False, "special": t in CONTROL}
+        str(tokenizer.token_to_id(t)): {
+            "content": t,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "single_word": False,
+            "special": t in CONTROL,
+        }
         for t in (*CONTROL, *words())
-    }  # fmt: skip
-    body = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
-            "model_max_length": 4096, "clean_up_tokenization_spaces": False, "added_tokens_decoder": added}  # fmt: skip
+    }
+    body = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "model_max_length": 4096,
+        "clean_up_tokenization_spaces": False,
+        "added_tokens_decoder": added,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n")

@@ -1,8 +1,9 @@
 """Train `tiny`: stage 1 (vision) teaches the tower to read, stage 2 (joint) the whole model to answer.
 
 `python -m train.train vision --out RUN --minutes 45` and then `python -m train.train joint --out RUN --minutes 65`.
-A run goes on from RUN/state.pt; the state is saved every few minutes, replaced atomically. Time, not steps, drives the
-learning-rate schedule: constant after a warm-up, then falling linearly in the last part of the stage.
+A run goes on from RUN/state.pt; the state is saved every few minutes and on SIGTERM, replaced atomically. Time, not
+steps, drives the learning-rate schedule: constant after a warm-up, then falling linearly in the last part of the
+stage.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 import multiprocessing as mp
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -45,8 +47,9 @@ class Settings:
     ema: float = 0.998
     save_minutes: float = 5.0
     report_steps: int = 200
-    evaluate_minutes: float = 10.0
+    evaluate_minutes: float = 8.0
     threads: int = 2
+    level: int = 0  # begin at this level of the widening, or further
     pause: Path | None = None  # training waits while this file exists, ten minutes at most
     seed: str = "train"
 
@@ -82,14 +85,16 @@ def build(settings: Settings) -> State:
     named = state.parameters()
     state.optimisers = [
         Muon([p for n, p in named.items() if is_matrix(n, p)], settings.muon_lr),
-        torch.optim.AdamW([p for n, p in named.items() if not is_matrix(n, p)], settings.adam_lr, betas=(0.9, 0.98),
-                          weight_decay=0.02),
-    ]  # fmt: skip
+        torch.optim.AdamW(
+            [p for n, p in named.items() if not is_matrix(n, p)], settings.adam_lr, betas=(0.9, 0.98), weight_decay=0.02
+        ),
+    ]
     path = settings.out / "state.pt"
     if path.exists():
         load(state, torch.load(path, weights_only=True))
     elif settings.stage == "joint":
-        sys.exit(f"{path} is missing: run the vision stage first, or put train/state/weights.safetensors there with train.export")
+        sys.exit(f"{path} is missing: run the vision stage first, or restore a kept state with train.export --restore")
+    state.level = max(state.level, settings.level)
     state.average = state.average or {n: p.detach().clone() for n, p in named.items()}
     return state
 
@@ -108,10 +113,14 @@ def load(state: State, saved: dict[str, Any]) -> None:
 
 def save(state: State, settings: Settings, name: str = "state.pt") -> None:
     body = {
-        "weights": {n: p.detach() for n, p in state.parameters().items()}, "average": state.average, "stage": state.stage,
-        "step": state.step, "seconds": state.seconds, "level": state.level,
+        "weights": {n: p.detach() for n, p in state.parameters().items()},
+        "average": state.average,
+        "stage": state.stage,
+        "step": state.step,
+        "seconds": state.seconds,
+        "level": state.level,
         "optimisers": [o.state_dict() for o in state.optimisers],
-    }  # fmt: skip
+    }
     path = settings.out / name
     torch.save(body, path.with_suffix(".tmp"))
     os.replace(path.with_suffix(".tmp"), path)
@@ -148,13 +157,16 @@ def produce(settings: Settings, start: int, level: Any, queue: Any) -> None:
     have, step = fonts(), start
     while True:
         rng = data.stream(settings.seed, settings.stage, step)
-        queue.put(vision_stage.batch(rng, have, level.value, settings.patches) if settings.stage == "vision"
-                  else joint().batch(rng, have, level.value))  # fmt: skip
+        queue.put(
+            vision_stage.batch(rng, have, level.value, settings.patches)
+            if settings.stage == "vision"
+            else joint().batch(rng, have, level.value)
+        )
         step += 1
 
 
 def joint() -> Any:
-    from train import joint_stage  # noqa: PLC0415
+    from train import joint_stage
 
     return joint_stage
 
@@ -180,10 +192,13 @@ def report(state: State, tally: dict[str, float], started: float, share: float) 
     """Print what the last steps brought; returns the share of slots that were right."""
     n = tally["steps"]
     accuracy = tally["right"] / max(1, tally["shown"])
-    print(f"{state.seconds / 60:6.1f} min  step {state.step:6d}  level {state.level}  loss {tally['loss'] / n:.3f}  "
-          f"slots {accuracy:.3f}  rate {share:.2f}  {1000 * (time.monotonic() - started) / n:.0f} ms/step  "
-          f"{1000 * tally['waited'] / n:.0f} ms waiting  {tally['pictures'] / n:.0f} pictures"
-          + "".join(f"  {k[2:]} {v / n:.3f}" for k, v in tally.items() if k.startswith("l_")), flush=True)  # fmt: skip
+    print(
+        f"{state.seconds / 60:6.1f} min  step {state.step:6d}  level {state.level}  loss {tally['loss'] / n:.3f}  "
+        f"slots {accuracy:.3f}  rate {share:.2f}  {1000 * (time.monotonic() - started) / n:.0f} ms/step  "
+        f"{1000 * tally['waited'] / n:.0f} ms waiting  {tally['pictures'] / n:.0f} pictures"
+        + "".join(f"  {k[2:]} {v / n:.3f}" for k, v in tally.items() if k.startswith("l_")),
+        flush=True,
+    )
     return accuracy
 
 
@@ -191,19 +206,30 @@ def empty_tally() -> dict[str, float]:
     return dict.fromkeys(("right", "shown", "pictures", "steps", "loss", "waited"), 0.0)
 
 
-def run(settings: Settings) -> None:  # noqa: C901
+def next_level(levels: Any, state: State, settings: Settings, accuracy: float) -> int:
+    """One further when enough was right or the time has come."""
+    if state.level + 1 == len(levels):
+        return state.level
+    late = state.seconds / (60 * settings.minutes) >= levels[state.level + 1].latest
+    return state.level + (late or accuracy > levels[state.level].enough)
+
+
+def run(settings: Settings) -> None:
     torch.set_num_threads(settings.threads)
     state = build(settings)
     print(json.dumps(asdict(settings), default=str), flush=True)
-    print(f"{sum(p.numel() for p in state.model.parameters()) / 1e6:.2f} M parameters, from step {state.step}", flush=True)
+    print(
+        f"{sum(p.numel() for p in state.model.parameters()) / 1e6:.2f} M parameters, from step {state.step}", flush=True
+    )
     context = mp.get_context("spawn")
     queue, level = context.Queue(6), context.Value("i", state.level)
     worker = context.Process(target=produce, args=(settings, state.step, level, queue), daemon=True)
     worker.start()
-    levels = len(vision_stage.LEVELS) if settings.stage == "vision" else len(joint().LEVELS)
-    enough = [x.enough for x in (vision_stage.LEVELS if settings.stage == "vision" else joint().LEVELS)]
+    levels = vision_stage.LEVELS if settings.stage == "vision" else joint().LEVELS
     tally, since, saved, evaluated = empty_tally(), time.monotonic(), time.monotonic(), time.monotonic()
-    while state.seconds < 60 * settings.minutes:
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
+    while state.seconds < 60 * settings.minutes and not stop:
         since += wait_while_paused(settings)
         begin = time.monotonic()
         got = queue.get()
@@ -217,9 +243,8 @@ def run(settings: Settings) -> None:  # noqa: C901
         tally["steps"] += 1
         tally["loss"] += loss.item()
         if state.step % settings.report_steps == 0:
-            if report(state, tally, since, rate(settings, state)) > enough[state.level] and state.level + 1 < levels:
-                state.level += 1
-                level.value = state.level
+            accuracy = report(state, tally, since, rate(settings, state))
+            level.value = state.level = next_level(levels, state, settings, accuracy)
             tally, since = empty_tally(), time.monotonic()
         if time.monotonic() - saved > 60 * settings.save_minutes:
             save(state, settings)
@@ -228,22 +253,33 @@ def run(settings: Settings) -> None:  # noqa: C901
             joint().evaluate(state, fonts())
             evaluated = since = time.monotonic()
     save(state, settings)
-    save(state, settings, f"{settings.stage}.pt")
+    if not stop:
+        save(state, settings, f"{settings.stage}.pt")
+    print(f"{'stopped' if stop else 'finished'} at step {state.step}", flush=True)
     worker.terminate()
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
-    parser = argparse.ArgumentParser(prog="python -m train.train", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m train.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("stage", choices=("vision", "joint"))
     parser.add_argument("--out", type=Path, required=True, help="folder of the run: state.pt")
-    parser.add_argument("--minutes", type=float, required=True, help="training time of this stage in all, resumed parts included")
-    for name, kind, text in (("muon-lr", float, "rate of the matrices"), ("adam-lr", float, "rate of everything else"),
-                             ("decay", float, "last share of the stage in which the rate falls"),
-                             ("patches", int, "patches of a vision step"), ("threads", int, "compute threads"),
-                             ("report-steps", int, "steps between two lines of the log"),
-                             ("evaluate-minutes", float, "time between two free-running evaluations"),
-                             ("pause", Path, "wait while this file exists"), ("seed", str, "namespace of the random streams")):  # fmt: skip
+    parser.add_argument(
+        "--minutes", type=float, required=True, help="training time of this stage in all, resumed parts included"
+    )
+    for name, kind, text in (
+        ("muon-lr", float, "rate of the matrices"),
+        ("adam-lr", float, "rate of everything else"),
+        ("decay", float, "last share of the stage in which the rate falls"),
+        ("patches", int, "patches of a vision step"),
+        ("threads", int, "compute threads"),
+        ("report-steps", int, "steps between two lines of the log"),
+        ("evaluate-minutes", float, "time between two free-running evaluations"),
+        ("pause", Path, "wait while this file exists"),
+        ("level", int, "begin at this level of the widening, or further"),
+        ("seed", str, "namespace of the random streams"),
+    ):
         parser.add_argument(f"--{name}", type=kind, help=text)
     given = {k: v for k, v in vars(parser.parse_args(arguments)).items() if v is not None}
     return Settings(**given)

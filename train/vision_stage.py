@@ -16,12 +16,14 @@ from train.alphabet import ALPHABET
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One step of the widening: a look, at most `rows` tokens high, texts up to `longest`, left when slots are `enough` right."""
+    """One step of the widening: a look, at most `rows` tokens high, texts up to `longest`, left when slots are
+    `enough` right."""
 
     look: data.Look
     rows: int
     longest: int
     enough: float
+    latest: float = 1.0  # share of the stage at which this level begins at the latest
 
 
 LEVELS = (
@@ -57,4 +59,4 @@ def slot_loss(logits: Tensor, target: Tensor) -> tuple[Tensor, int, int]:
 def batch(rng: random.Random, fonts: Fonts, level: int, patches: int) -> batches.Stacked:
     """Mostly the level itself, a fifth from the levels before it."""
     here = LEVELS[level] if level == 0 or rng.random() < 0.8 else LEVELS[rng.randrange(level)]
-    return batches.strip_batch(rng, fonts, here.look, patches, here.rows, here.longest)
+    return batches.strip_batch(rng, fonts, data.with_case(rng, here.look, 40), patches, here.rows, here.longest)
