@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from galago.bench.pictures import Fonts
+from galago.bench.quality import boxes_found
 from train import batches, data, tasks, vision_stage
-from train.evaluate import Answerer, right
+from train.evaluate import Answerer
 
 SLOT_WEIGHT = 0.3
 
@@ -26,8 +27,9 @@ SLOT_WEIGHT = 0.3
 @dataclass(frozen=True, slots=True)
 class Level:
     """One step of the widening. mix: weight of each task; units: largest (rows, columns) in tokens; left when the
-    share of
-    right answer characters exceeds `enough`; `latest`: the share of the stage at which it begins at the latest."""
+    share of right answer characters exceeds `enough`; `latest`: the share of the stage at which it begins at the
+    latest; core: share of the texts that are everyday ones (3-7 characters, common fonts of 18-28 px, mostly plain).
+    """
 
     name: str
     look: data.Look
@@ -40,9 +42,7 @@ class Level:
     plain_wording: float
     garnish: float = 0.0
     flat: float = 1.6  # the larger, the rarer are pictures of many rows
-    core: float = (
-        0.0  # share of the texts that are everyday ones: 3-7 characters, common fonts of 18-28 px, mostly plain
-    )
+    core: float = 0.0
     two_lines: float = 0.0
     chinese: float = 0.35
 
@@ -150,6 +150,14 @@ COARSE = {
     "3-9 held fonts": ("text", replace(WIDE, fonts="held"), {"shortest": 3, "longest": 9}),
     **{name: (name, WIDE, {"longest": 9}) for name in batches.TASK_NAMES[1:]},
 }
+
+
+def right(sample: tasks.Sample, answer: str) -> bool:
+    """Whether an answer counts: equal to the last character, or all boxes found."""
+    if sample.task != "boxes":
+        return answer == sample.answer
+    found, wanted = boxes_found(answer, sample.answer)
+    return found == wanted
 
 
 def evaluate(state: Any, fonts: Fonts, each: int = 48) -> dict[str, float]:

@@ -83,17 +83,6 @@ def record(number: int, cell: str, sample: Sample) -> dict[str, Any]:
             "answer": sample.answer, "extra": {"language": sample.language}}  # fmt: skip
 
 
-def read(path: Path = OUT) -> list[tuple[str, Sample]]:
-    """(cell, sample) of every item of the manifest."""
-    raw = json.loads(gzip.decompress(path.read_bytes()))
-    return [(r["cell"], _sample(r)) for r in raw["items"]]
-
-
-def _sample(r: dict[str, Any]) -> Sample:
-    specs = tuple(map(pictures.PictureSpec.from_dict, r["pictures"]))
-    return Sample(r["task"], specs, tuple(r["messages"]), r["answer"], r["extra"]["language"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m train.manifest", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
