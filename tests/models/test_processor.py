@@ -327,7 +327,7 @@ def test_what_is_not_supported_is_refused_by_name(fields: dict[str, object]) -> 
         ProcessorConfig.from_dict({**PUBLISHED, **fields})
 
 
-@pytest.mark.parametrize(("content", "fault"), [("{", "cannot be read as JSON"), ("[]", "does not hold a JSON object")])
+@pytest.mark.parametrize(("content", "fault"), [("{", "is not valid JSON"), ("[]", "does not hold a JSON object")])
 def test_damaged_files_are_refused(tmp_path: Path, content: str, fault: str) -> None:
     with pytest.raises(ModelError, match=r"has no preprocessor_config\.json: download the model again"):
         ProcessorConfig.from_folder(tmp_path)
