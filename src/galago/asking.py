@@ -50,7 +50,8 @@ def open_model(settings: Settings) -> OpenedModel:
     plan = plan_threads(settings.threads)
     defaults = GenerationDefaults.from_folder(folder)
     engine = Engine(folder, fmt, plan.threads)
-    choices = f"{settings.model} · {fmt.name} ({why_format}) · {plan.threads} threads ({plan.reason})"
+    threads = f"{plan.threads} thread" + "s" * (plan.threads != 1)
+    choices = f"{settings.model} · {fmt.name} ({why_format}) · {threads} ({plan.reason})"
     return OpenedModel(settings.model, engine, defaults, choices)
 
 
