@@ -33,9 +33,10 @@ class Answerer:
 
     @torch.inference_mode()
     def answers(self, samples: Sequence[tasks.Sample], fonts: Fonts) -> list[str]:
-        """One answer per sample, in order. Conversations of similar answer length run together; an answer that grows
-        much
-        longer than the right one is cut, since it is wrong already."""
+        """One answer per sample, in order. Conversations of similar answer length run together.
+
+        An answer that grows much longer than the right one is cut, since it is wrong already.
+        """
         order = sorted(range(len(samples)), key=lambda n: len(tokenizer.encode(samples[n].answer)))
         out = [""] * len(samples)
         for start in range(0, len(order), self.together):
